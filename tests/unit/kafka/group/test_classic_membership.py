@@ -246,6 +246,11 @@ def test_only_a_join_is_waited_for_beyond_the_session() -> None:
     assert membership.next(2.0) == Ask(asked(membership), until=47.0)  # SyncGroup
     membership.answered(synced(A0), 4.0)
     assert membership.next(7.0) == Ask(asked(membership, 7.0), until=49.0)  # Heartbeat
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 7.0)
+    again = membership.next(7.0)  # the others may take longer than a session to join
+    assert isinstance(again, Ask)
+    assert isinstance(again.request, JoinGroupRequest)
+    assert (again.held_back_ms, again.until) == (305_000, NEVER)
 
 
 def test_what_is_being_taken_while_it_is_lost_is_lost_too() -> None:
@@ -457,6 +462,27 @@ def test_a_static_leader_that_is_back_compares_with_no_partitions_of_an_earlier_
     assert membership.state is MemberState.STABLE
     membership.found({"a": 3}, {}, 3.0)
     assert membership.state is MemberState.PREPARING
+
+
+@pytest.mark.parametrize("leader", ["me", "other"])
+def test_the_assignments_of_an_earlier_generation_are_not_sent_again(leader: str) -> None:
+    membership = member(group_instance_id="one")
+    subscription = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
+    members = [JoinGroupResponseMember(member_id="me", metadata=subscription)]
+    asked(membership)
+    membership.answered(joined(3, leader="me", members=members), 0.0)
+    membership.found({"a": 1}, {}, 0.0)
+    assert len(asked(membership).assignments) == 1
+    membership.answered(synced(A0), 0.0)
+    membership.applied(membership.begin() or Change())
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.ILLEGAL_GENERATION), 3.0)
+    membership.applied(membership.begin() or Change())
+    asked(membership, 3.0)
+    membership.answered(joined(4, leader=leader, members=members, skip_assignment=leader == "me"), 3.0)
+    sync = asked(membership, 3.0)
+    assert isinstance(sync, SyncGroupRequest)
+    assert sync.assignments == []
 
 
 def test_who_has_lost_everything_says_nothing_of_an_earlier_generation() -> None:

@@ -10,6 +10,11 @@ from support.group.committing import PARTITIONS, WITHIN_S, Committing
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError
 from spark_kafka_native.kafka.group.membership import Identity
+from spark_kafka_native.kafka.protocol.api.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest
 
 A0, A1, _ = PARTITIONS
@@ -22,6 +27,24 @@ def test_a_coordinator_that_cannot_be_reached_is_looked_up_again(member: Committ
     member.commit({A0: 2})
     assert member.group.committed == {A0: 2}
     assert len(member.group.cluster[2].requests(OffsetCommitRequest)) == 1
+
+
+def test_a_coordinator_that_may_not_be_looked_up_fails_the_commit(member: Committing) -> None:
+    refused = Coordinator(
+        key="g",
+        node_id=-1,
+        host="",
+        port=-1,
+        error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        error_message=None,
+    )
+    for broker in member.group.cluster.brokers.values():
+        broker.push(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[refused]))
+    failure = member.queue.submit({A0: 1, A1: 1}).exception(WITHIN_S)
+    assert isinstance(failure, BrokerError)
+    assert failure.error_code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert member.sent == []
+    assert member.progress.ahead({A0: 1}) == {A0: 1}
 
 
 def test_a_new_topic_is_waited_for_even_at_the_end(member: Committing) -> None:
@@ -73,3 +96,15 @@ def test_a_commit_of_an_ended_generation_fails_as_such_at_the_end(
     with pytest.raises(CommitFailedError, match=reason):
         member.commit({A0: 1})
     assert len(member.sent) == 1
+
+
+def test_a_commit_that_waits_can_not_be_cancelled(member: Committing) -> None:
+    """As cancelled, it would end the thread that sends all commits once it has its outcome."""
+    gate = threading.Event()
+    member.during(1, lambda: gate.wait(WITHIN_S))
+    asked = [member.queue.submit({A0: 1}), member.queue.submit({A1: 1})]
+    assert [one.cancel() for one in asked] == [False, False]
+    gate.set()
+    for one in asked:
+        one.result(WITHIN_S)
+    assert member.group.committed == {A0: 1, A1: 1}

@@ -16,7 +16,7 @@ from support.record_batches import batch, control
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import CommitFailedError
+from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError
 from spark_kafka_native.kafka.group.commits import CommitQueue, Progress
 from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
@@ -318,6 +318,26 @@ def test_what_is_asked_for_before_the_end_is_committed(group: ScriptedGroup) -> 
         for done in asked:
             done.result(WITHIN_S)
     assert group.committed == {A0: 2}
+
+
+def test_a_commit_is_waited_for_until_its_timeout_and_goes_on(group: ScriptedGroup) -> None:
+    gate = threading.Event()
+
+    def commit(request: OffsetCommitRequest, version: int) -> Any:
+        gate.wait(10)
+        return group.commit(request, version)
+
+    group.cluster[1].push(OffsetCommitRequest, commit)
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        record = consumer.fetch_record(WITHIN_S)
+        assert record is not None
+        with pytest.raises(DeadlineExceededError, match="did not end in time; it goes on"):
+            consumer.commit(record, timeout=0.02)
+        assert group.committed == {}
+        gate.set()
+        consumer.commit(record)
+    assert len(group.cluster[1].requests(OffsetCommitRequest)) == 1
+    assert group.committed == {A0: 1}
 
 
 def test_a_commit_of_nothing_is_done_at_once(group: ScriptedGroup) -> None:

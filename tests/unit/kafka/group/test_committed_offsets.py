@@ -27,6 +27,7 @@ from spark_kafka_native.kafka.protocol.api.group_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -158,3 +159,6 @@ def test_all_parts_of_a_commit_share_its_time(monkeypatch: pytest.MonkeyPatch) -
     commit_offsets(router, "g", positions)
     assert len(deadlines) == 3
     assert deadlines[0] is deadlines[1] is deadlines[2] is not None
+    given = Deadline.after_ms(1_000)
+    commit_offsets(router, "g", positions, given)
+    assert deadlines[3] is deadlines[4] is deadlines[5] is given

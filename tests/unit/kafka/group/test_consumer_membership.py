@@ -233,6 +233,10 @@ def test_it_leaves_also_while_it_joins() -> None:
     leaving = membership.leaving()
     assert isinstance(leaving, ConsumerGroupHeartbeatRequest)
     assert (leaving.member_id, leaving.member_epoch) == (membership.member_id, -1)
+    membership.poll_begins()
+    membership.failed(NetworkError("no answer"), True, 50.0)  # for longer than a session
+    assert isinstance(membership.next(50.0), Wait)
+    assert membership.leaving() == leaving
 
 
 def test_an_answer_that_waited_for_a_sleeping_process_is_as_old_as_its_question() -> None:

@@ -14,6 +14,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -94,23 +95,23 @@ def take_instead(consumer: GroupConsumer, take: Callable[[object], Record]) -> N
     parts_of(consumer).reader.next_record = take  # type: ignore[method-assign,assignment]
 
 
-def prefetch(consumer: GroupConsumer, *tps: TopicPartition) -> None:
-    """As if the records 0 to 2 of each had been fetched ahead, in this order."""
+def prefetch(consumer: GroupConsumer, *tps: TopicPartition, start: int = 0) -> None:
+    """As if three records of each, from ``start`` on, had been fetched ahead, in this order."""
     for tp in tps:
         fetched = FetchedRecords(
             topic_partition=tp,
             columns=RecordColumns(
                 length=3,
-                offset=np.arange(3, dtype=np.int64),
+                offset=np.arange(start, start + 3, dtype=np.int64),
                 timestamp_ms=np.zeros(3, np.int64),
                 key=pa.nulls(3, pa.binary()),
                 value=pa.nulls(3, pa.binary()),
             ),
-            from_offset=0,
-            next_offset=3,
+            from_offset=start,
+            next_offset=start + 3,
             log_start_offset=0,
-            high_watermark=3,
-            last_stable_offset=3,
+            high_watermark=start + 3,
+            last_stable_offset=start + 3,
         )
         shared = parts_of(consumer).reader.buffer
         shared.put(shared._wanted[tp], shared._wanted[tp].moves, fetched)
@@ -198,6 +199,20 @@ def test_close_in_on_revoked_ends_it(make: Make) -> None:
     assert calls == [[A0], [A0, A1]]
 
 
+def test_close_in_on_lost_does_nothing_while_the_consumer_is_being_closed(make: Make) -> None:
+    calls: list[list[TopicPartition]] = []
+
+    def on_lost(consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        assert not calls
+        calls.append(partitions)
+        consumer.close()
+
+    consumer = make(A0, on_lost=on_lost)
+    lose(consumer)
+    consumer.close()
+    assert calls == [[A0]]
+
+
 def test_a_consumer_that_is_closed_in_on_revoked_is_assigned_nothing(make: Make) -> None:
     calls: list[list[TopicPartition]] = []
     consumer = make(
@@ -218,6 +233,40 @@ def test_a_partition_that_comes_back_is_committed_though_its_offset_was_committe
         parts.rebalance.carry_out(Change(assigned=frozenset([A0])))
         parts.starts.begin(A0, 0, None)
     assert found == [{A0: 1}, {A0: 1}]
+
+
+def test_a_read_without_a_limit_ends_when_a_handler_closes_the_consumer(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    consumer, calls = make(A0), itertools.count()
+
+    def take(_: object) -> None:
+        assert next(calls) == 0, "it reads on"
+        consumer.close()
+
+    take_instead(consumer, take)  # type: ignore[arg-type]
+    with pytest.raises(ConsumerClosedError):
+        consumer.fetch_record()
+    assert "closed" in repr(consumer)
+
+
+@pytest.mark.parametrize("end", ["a record", "nothing", "an error"])
+def test_the_max_poll_interval_begins_with_the_end_of_a_read(make: Make, end: str) -> None:
+    """Else a caller that never comes back would keep its partitions for ever."""
+    consumer = make(A0, max_poll_interval_ms=200_000)
+
+    def take(_: object) -> Record | None:
+        if end == "an error":
+            raise KafkaError(end)
+        return record(0) if end == "a record" else None
+
+    take_instead(consumer, take)  # type: ignore[arg-type]
+    with suppress(KafkaError):
+        consumer.fetch_record(0.0)
+    with parts_of(consumer).member.changing() as membership:
+        membership.next(time.monotonic() + 201.0)
+        assert membership.too_slow
 
 
 def test_a_read_within_a_callback_is_refused(make: Make) -> None:
@@ -380,6 +429,18 @@ def test_a_poll_hands_out_of_several_partitions_what_is_there(make: Make) -> Non
         consumer.poll(0.0, max_records=0)
 
 
+def test_nothing_that_was_fetched_of_a_paused_partition_is_handed_out_until_it_is_resumed(make: Make) -> None:
+    consumer = make(A0, B0)
+    consumer.add_topics("b")
+    asked(consumer)
+    prefetch(consumer, B0, A0)
+    consumer.pause(B0)
+    assert places(list(consumer.poll(60))) == [("a", 0), ("a", 1), ("a", 2)]
+    assert consumer.poll(0.0) == []
+    consumer.resume(B0)
+    assert places(list(consumer.poll(60))) == [("b", 0), ("b", 1), ("b", 2)]
+
+
 def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
     consumer = make(A0, B0)
     consumer.add_topics("b")
@@ -390,6 +451,17 @@ def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
     for tp in (A0, B0):
         with pytest.raises(CommitFailedError, match="only offsets 0 to 0 were read"):
             parts_of(consumer).commits.progress.check({tp: 3})
+
+
+def test_a_partition_that_comes_twice_in_a_poll_is_handed_out_again_from_its_first_record(make: Make) -> None:
+    consumer = make(A0, B0)
+    consumer.add_topics("b")
+    prefetch(consumer, A0, B0)
+    prefetch(consumer, A0, start=3)
+    found = places(list(consumer.poll(60)))
+    assert [topic for topic, run in itertools.groupby(found, lambda one: one and one[0])] == ["a", "b", "a"]
+    consumer._give_back()
+    assert (consumer.position(A0), consumer.position(B0)) == (0, 0)
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "given back"])
@@ -454,6 +526,7 @@ def test_a_topic_that_was_removed_and_added_again_goes_on_where_it_was(make: Mak
 
 def test_what_is_assigned_of_a_topic_that_was_removed_meanwhile_is_not_read(make: Make) -> None:
     consumer = make(A0)
+    asked(consumer)
     parts_of(consumer).rebalance.carry_out(Change(assigned=frozenset([B0])))
     parts_of(consumer).starts.begin(B0, 0, None)
     prefetch(consumer, B0, A0)
@@ -608,15 +681,29 @@ def test_who_is_no_member_any_more_loses_its_partitions_at_the_end(make: Make) -
     assert (calls, found) == (["lost"], [])
 
 
-def test_commits_of_on_revoked_have_ended_before_partitions_are_given_up(make: Make) -> None:
+@pytest.mark.parametrize("leaves", [False, True])
+def test_commits_of_on_revoked_have_ended_before_partitions_are_given_up(make: Make, leaves: bool) -> None:
     calls: list[str] = []
     consumer = make(A0, enable_auto_commit=False, on_revoked=lambda *_: calls.append("revoked"))
     parts = parts_of(consumer)
     parts.commits.queue.drain = lambda _: calls.append("drained")  # type: ignore[method-assign]
-    applied = parts.member.applied
-    parts.member.applied = lambda change: (calls.append("given up"), applied(change))[1]  # type: ignore[func-returns-value,method-assign]
-    parts_of(consumer).rebalance.carry_out(Change(revoked=frozenset([A0])))
+    drop = parts.commits.drop
+    parts.commits.drop = lambda given: (calls.append("given up"), drop(given))[1]  # type: ignore[func-returns-value,method-assign]
+    if leaves:
+        parts.rebalance.give_up(frozenset([A0]), done=True)
+    else:
+        parts.rebalance.carry_out(Change(revoked=frozenset([A0])))
     assert calls == ["revoked", "drained", "given up"]
+
+
+@pytest.mark.parametrize(("max_poll_s", "limit_s"), [(10, 5), (1_000, 20)])
+def test_a_wait_for_commits_leaves_half_of_the_max_poll_interval(
+    make: Make, max_poll_s: int, limit_s: int
+) -> None:
+    """The caller is in a poll meanwhile, and must not be away for too long for a commit without an answer."""
+    consumer = make(A0, max_poll_interval_ms=max_poll_s * 1_000, default_api_timeout_ms=20_000)
+    limit = parts_of(consumer).commits.queue.settle_deadline()
+    assert 0 < limit.remaining_ms <= limit_s * 1_000
 
 
 def test_a_consumer_that_is_dropped_is_freed_at_once() -> None:

@@ -278,3 +278,14 @@ def test_automatic_commits_are_refused_before_a_transaction_begins(group: Script
     ):
         raise AssertionError
     assert producer.said == []
+
+
+def test_a_consumer_that_is_no_member_any_more_has_no_metadata_for_a_transaction(
+    group: ScriptedGroup,
+) -> None:
+    with member(group) as consumer:
+        fetch(consumer, 1)
+        consumer.group_metadata()
+        heartbeat_refused(consumer, ErrorCode.UNKNOWN_MEMBER_ID)
+        with pytest.raises(CommitFailedError, match="is not in group g just now"):
+            consumer.group_metadata()

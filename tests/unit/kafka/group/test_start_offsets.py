@@ -11,14 +11,21 @@ import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
 from support.consumer.reading import wait_until
-from support.group.parts import parts_of
+from support.group.parts import lose, parts_of
 
-from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NoCommittedOffsetError
 from spark_kafka_native.kafka.group import start_offsets
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest, OffsetFetchRequest
-from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+from spark_kafka_native.kafka.protocol.api.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from spark_kafka_native.kafka.runtime.log_throttle import LogThrottle
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WITHIN_S = 120
@@ -51,6 +58,7 @@ def test_a_partition_without_a_leader_holds_up_no_other(
 ) -> None:
     """It raised for all of them after ``default.api.timeout.ms``, and nothing was read."""
     monkeypatch.setattr(start_offsets, "SAY_AFTER_S", 0.2)
+    monkeypatch.setattr(start_offsets, "_THROTTLED_LOG", LogThrottle(start_offsets._THROTTLED_LOG._log))
     cluster = group.cluster
     cluster.logs[A1].leader = NOBODY
     with GroupConsumer(
@@ -147,8 +155,11 @@ def test_what_was_looked_up_before_a_rebalance_does_not_count(group: ScriptedGro
         assert consumer.position(A0) == 2
 
 
-def test_a_seek_counts_while_the_start_is_being_looked_up(group: ScriptedGroup) -> None:
+def test_a_seek_counts_while_the_start_is_being_looked_up(
+    group: ScriptedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer, which came later, would begin the partition once more."""
+    monkeypatch.setattr(start_offsets, "WAIT_MS", 10)
     cluster, gate = group.cluster, threading.Event()
 
     def late(request: OffsetFetchRequest, version: int) -> Any:
@@ -213,3 +224,75 @@ def test_a_seek_in_a_handler_leaves_the_partition_that_begins_just_then(group: S
 
         reader.add = added  # type: ignore[method-assign, assignment]
         assert sorted(map(str, values(consumer, 3))) == ["b'1'", "b'2'", "b'3'"]
+
+
+def test_a_seek_does_not_outlast_the_assignment(group: ScriptedGroup) -> None:
+    """Another member had the partition meanwhile. Nothing is committed, so the reset policy applies."""
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False, **QUICK
+    ) as consumer:
+        assert sorted(map(str, values(consumer, 4))) == ["b'0'", "b'1'", "b'2'", "b'3'"]
+        for tp in (A0, A1):
+            consumer.seek(tp, 1)
+        lose(consumer)
+        assert values(consumer, 1)[0] in (b"0", b"2")
+
+
+@pytest.mark.parametrize("level", IsolationLevel)
+def test_the_end_of_a_log_depends_on_the_isolation_level(group: ScriptedGroup, level: IsolationLevel) -> None:
+    """With read_committed, the records of an open transaction would be skipped otherwise."""
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="latest", isolation_level=level, **QUICK
+    ) as consumer:
+        wait_until("begun", lambda: begun(consumer) == {A0: 2, A1: 2})
+        consumer.seek(A0, OffsetAt.LATEST)
+        assert consumer.lag() == {A0: 0, A1: 0}
+    asked = [one for broker in group.cluster.brokers.values() for one in broker.requests(ListOffsetsRequest)]
+    assert len(asked) >= 5
+    assert {one.isolation_level for one in asked} == {level}
+
+
+def test_an_error_that_stays_does_not_hide_behind_one_that_passes(group: ScriptedGroup) -> None:
+    cluster = group.cluster
+    cluster.logs[A0].leader = NOBODY
+    refusal = ListOffsetsPartitionResponse(partition_index=1, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    cluster[2].on(
+        ListOffsetsRequest,
+        ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="a", partitions=[refusal])]),
+    )
+    with (
+        GroupConsumer(cluster.bootstrap_servers, "a", "g", default_api_timeout_ms=2_000, **QUICK) as consumer,
+        pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"),
+    ):
+        consumer.read(WITHIN_S)
+
+
+def test_without_a_reset_policy_the_caller_says_where_to_begin(group: ScriptedGroup) -> None:
+    group.committed[A0] = 1
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="none", enable_auto_commit=False
+    ) as consumer:
+        with pytest.raises(NoCommittedOffsetError, match="a-1"):
+            consumer.fetch_record(WITHIN_S)
+        consumer.seek(A1, 1)
+        assert sorted(map(str, values(consumer, 2))) == ["b'1'", "b'3'"]
+
+
+def test_close_cancels_the_lookup_that_is_under_way(
+    group: ScriptedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its thread and its pipes would outlast the consumer."""
+    monkeypatch.setattr(start_offsets, "WAIT_MS", 10)
+    cluster, gate = group.cluster, threading.Event()
+
+    def late(request: OffsetFetchRequest, version: int) -> Any:
+        assert gate.wait(WITHIN_S)
+        return group.fetch_offsets(request, version)
+
+    cluster[1].push(OffsetFetchRequest, late)
+    with GroupConsumer(cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
+        wait_until("assigned", lambda: begun(consumer) == {A0: None, A1: None})
+        limit = parts_of(consumer).starts._background.deadline(WITHIN_S * 1_000)
+        assert not limit.cancelled
+        gate.set()
+    assert limit.cancelled

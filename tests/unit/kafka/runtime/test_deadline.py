@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_native.kafka.runtime.deadline import Deadline, Wakeup
+from spark_kafka_native.kafka.runtime.deadline import Deadline, LoopTimer, Wakeup
 
 HOUR_MS = 3_600_000.0
 
@@ -152,3 +152,52 @@ def test_a_woken_thread_sees_the_cancellation_before_is_set(
         wakeup.set()
     thread.join(60)
     assert seen == [True]
+
+
+def test_a_cleared_wakeup_ends_no_wait_until_it_is_set_again(wakeup: Wakeup) -> None:
+    """A pipe that stays readable would make a loop spin."""
+    poller = select.poll()
+    poller.register(wakeup.fileno(), select.POLLIN)
+    for _ in range(2):
+        assert not wakeup.is_set
+        assert poller.poll(0) == []
+        wakeup.set()
+        assert wakeup.is_set
+        assert poller.poll(0) == [(wakeup.fileno(), select.POLLIN)]
+        wakeup.clear()
+
+
+def test_a_closed_wakeup_touches_no_descriptor() -> None:
+    """The system may have given its numbers to another file by then."""
+    wakeup = Wakeup()
+    wakeup.close()
+    read, write = os.pipe()
+    wakeup.set()
+    wakeup.close()
+    os.set_blocking(read, False)
+    with pytest.raises(BlockingIOError):
+        os.read(read, 1)
+    for descriptor in (read, write):
+        os.close(descriptor)
+
+
+def test_a_loop_runs_again_at_the_earliest_of_the_times_of_its_turn() -> None:
+    timer = LoopTimer(lambda: 100.0)
+    assert timer.start_turn() == 100.0
+    assert timer.next_at > 100.0  # it waits where nothing has to be done
+    for moment in (130.0, 120.0, 140.0):
+        timer.by(moment)
+    assert timer.next_at == 120.0
+    timer.at_once()
+    assert timer.next_at == 100.0
+    timer.start_turn()
+    assert timer.next_at > 140.0
+
+
+def test_a_timeout_of_0_is_one_and_a_deadline_stays_as_it_is() -> None:
+    assert Deadline.of(0, HOUR_MS).expired
+    assert Deadline.of(0.0, HOUR_MS).expired
+    assert round(Deadline.of(7_200, HOUR_MS).remaining_ms / HOUR_MS) == 2
+    assert round(Deadline.of(None, HOUR_MS).remaining_ms / HOUR_MS) == 1
+    shared = Deadline.after_ms(HOUR_MS)
+    assert Deadline.of(shared, 0) is shared

@@ -95,6 +95,26 @@ def test_the_same_lookup_under_way_is_joined_and_its_answer_shared(stuck: Stuck)
     assert stuck.asked == ["kafka.example"]
 
 
+@pytest.mark.parametrize(
+    ("host", "port", "changed"),
+    [
+        ("kafka2.example", 9092, {}),
+        ("kafka.example", 9093, {}),
+        ("kafka.example", 9092, {"broker_address_family": "v4"}),
+        ("kafka.example", 9092, {"resolver": lambda host, port: socket.getaddrinfo(host, port)}),
+    ],
+    ids=["host", "port", "family", "resolver"],
+)
+def test_a_lookup_under_way_does_not_answer_another_question(
+    stuck: Stuck, host: str, port: int, changed: dict[str, Any]
+) -> None:
+    with pytest.raises(NetworkError):
+        look_up("kafka.example", 9092, config(), Deadline.after_ms(20))
+    with pytest.raises(NetworkError):
+        look_up(host, port, config(**changed), Deadline.after_ms(20))
+    wait_until(lambda: stuck.asked == ["kafka.example", host])
+
+
 def test_names_that_are_never_answered_hold_up_no_other_name(
     stuck: Stuck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +213,24 @@ def test_an_interrupt_as_it_is_recorded_blocks_no_other_thread(monkeypatch: pyte
             lookups.ask("key", lambda: [1], Deadline.after_ms(SOON))
         assert not under_way
     assert lookups.ask("key", lambda: [2], Deadline.after_ms(1_000)) == [2]
+
+
+def test_an_interrupt_before_it_is_joined_leaves_a_lookup_under_way() -> None:
+    """Else the next caller would start another thread for a name that is never answered."""
+
+    class Interrupted(dict[Any, Any]):
+        def setdefault(self, *_: object) -> Any:
+            raise KeyboardInterrupt
+
+    lookups, gate = Lookups(), threading.Event()
+    assert lookups.ask("key", lambda: gate.wait(120), Deadline.after_ms(0)) is None
+    under_way = dict(lookups._under_way)
+    assert list(under_way) == ["key"]
+    lookups._under_way = Interrupted(under_way)
+    with pytest.raises(KeyboardInterrupt):
+        lookups.ask("key", lambda: True, Deadline.after_ms(SOON))
+    assert lookups._under_way == under_way
+    gate.set()
 
 
 @pytest.mark.parametrize("others", ["other", "key"])

@@ -142,3 +142,27 @@ def test_held_locks_are_released_for_the_block_and_taken_again() -> None:
     assert free == [True] * 3
     assert not is_held(outer)
     assert not is_held(inner)
+
+
+def test_released_locks_are_taken_again_from_the_outermost_on() -> None:
+    """In the other order two threads could wait for each other."""
+    done: list[str] = []
+
+    class Lock:
+        def __init__(self, name: str) -> None:
+            self.name = name
+            self.held = 1
+
+        def release(self) -> None:
+            if not self.held:
+                raise RuntimeError
+            self.held -= 1
+
+        def acquire(self) -> None:
+            self.held += 1
+            done.append(self.name)
+
+    locks: Any = [Lock("outer"), Lock("middle"), Lock("inner")]
+    with released(locks):
+        assert [lock.held for lock in locks] == [0, 0, 0]
+    assert done == ["outer", "middle", "inner"]

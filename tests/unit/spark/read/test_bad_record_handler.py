@@ -72,6 +72,8 @@ def test_columns_beside_the_decoded_ones_are_fetched_too() -> None:
     assert RowLayout.of(RowSchema.from_schema(wanted, formats)).record_fields == {
         "key", "value", "timestamp_ms", "offset",
     }  # fmt: skip
+
+
 def test_each_bad_record_has_its_letter_however_many_there_are() -> None:
     box = Box()
     layout = RowLayout.of(schema("dlq", **{"dlq.topic": "d"}), BadRecordHandler(box))

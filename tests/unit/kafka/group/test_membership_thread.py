@@ -1,0 +1,114 @@
+"""The thread of a member: the settings that it starts with, and its end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
+
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.group.group_config import GroupConfig, GroupProtocol, Subscription
+from spark_kafka_native.kafka.group.membership import Ask, MembershipRules
+from spark_kafka_native.kafka.group.membership_thread import CHANNEL, _readable, new_member
+from spark_kafka_native.kafka.protocol.api.group_membership import (
+    ConsumerGroupHeartbeatRequest,
+    JoinGroupRequest,
+)
+from spark_kafka_native.kafka.protocol.consumer_protocol import ConsumerProtocolSubscription, read_versioned
+from spark_kafka_native.kafka.runtime.retry import Backoff
+
+WITHIN_S = 120
+
+
+@pytest.mark.parametrize("protocol", GroupProtocol)
+def test_a_member_has_the_settings_of_its_consumer(protocol: GroupProtocol) -> None:
+    servers = ("127.0.0.1:1",)
+    client = ClientConfig(
+        bootstrap_servers=servers, client_rack="r1", retry_backoff_ms=7, retry_backoff_max_ms=70
+    )
+    config = GroupConfig(
+        group_id="g",
+        group_instance_id="i",
+        group_protocol=protocol,
+        partition_assignment_strategy=("sticky", "range"),
+        group_remote_assignor="range",
+        session_timeout_ms=9_000,
+        heartbeat_interval_ms=2_000,
+        max_poll_interval_ms=50_000,
+    )
+    with closing(Router(client)) as router:
+        member = new_member(router, config, Subscription())
+        member.abandon()
+        member.thread.join(WITHIN_S)
+    assert member.membership.rules == MembershipRules(
+        group_id="g",
+        group_instance_id="i",
+        session_timeout_s=9.0,
+        heartbeat_interval_s=2.0,
+        max_poll_interval_s=50.0,
+        backoff=Backoff(first_ms=7, max_ms=70),
+        rack="r1",
+    )
+    step = member.membership.next(time.monotonic())
+    assert isinstance(step, Ask)
+    asked = step.request
+    if protocol is GroupProtocol.CONSUMER:
+        assert isinstance(asked, ConsumerGroupHeartbeatRequest)
+        assert (asked.server_assignor, asked.rack_id) == ("range", "r1")
+        assert (asked.instance_id, asked.rebalance_timeout_ms) == ("i", 50_000)
+    else:
+        assert isinstance(asked, JoinGroupRequest)
+        assert [one.name for one in asked.protocols] == ["sticky", "range"]
+        racks = [
+            read_versioned(ConsumerProtocolSubscription, one.metadata).rack_id for one in asked.protocols
+        ]
+        assert racks == ["r1", "r1"]
+        assert (asked.group_instance_id, asked.session_timeout_ms) == ("i", 9_000)
+        assert asked.rebalance_timeout_ms == 50_000
+
+
+def test_a_member_that_ends_while_it_connects_does_not_join() -> None:
+    """Nothing would take it out of the group before its session times out."""
+    connected, gate = threading.Event(), threading.Event()
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        ScriptedGroup(cluster, [])
+        router = Router(ClientConfig(bootstrap_servers=(cluster[1].address,)))
+        connect = router.connection
+
+        def connection(node_id: int, deadline: Any = None, channel: str = "") -> Any:
+            made = connect(node_id, deadline, channel)
+            if channel == CHANNEL:
+                connected.set()
+                assert gate.wait(WITHIN_S)
+            return made
+
+        router.connection = connection  # type: ignore[method-assign]
+        member = new_member(router, GroupConfig(group_id="g"), Subscription("a"))
+        assert connected.wait(WITHIN_S)
+        member.abandon()
+        gate.set()
+        member.thread.join(WITHIN_S)
+        router.close()
+        assert cluster[1].requests(JoinGroupRequest) == []
+
+
+def test_a_pattern_matches_no_internal_topic_and_none_that_can_not_be_read() -> None:
+    topics = {
+        name: SimpleNamespace(error_code=code, internal=internal)
+        for name, code, internal in (
+            ("a", ErrorCode.NONE, False),
+            ("__consumer_offsets", ErrorCode.NONE, True),
+            ("secret", ErrorCode.TOPIC_AUTHORIZATION_FAILED, False),
+        )
+    }
+    metadata: Any = SimpleNamespace(topics=topics)
+    assert list(_readable(metadata)) == ["a"]
