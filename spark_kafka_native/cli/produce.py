@@ -125,8 +125,9 @@ def run(arguments: argparse.Namespace) -> int:
         producer.close()
     except BaseException:
         producer.close(timeout=_LAST_CHANCE_S)
-        sent = f"{counted(counts.sent, 'record')} {_is(counts.sent)}"
-        note(f"Ended early: {counts.confirmed} of {sent} confirmed.")
+        stats = producer.stats()  # the signal may have come before `send` returned: the record counts, too
+        sent = max(counts.sent, stats.records + stats.failed_records)
+        note(f"Ended early: {stats.records} of {counted(sent, 'record')} {_is(sent)} confirmed.")
         raise
     return _report(arguments, counts, problem)
 

@@ -4,17 +4,19 @@ import io
 import itertools
 import json
 import random
+import signal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_kafka_native.cli import produce
-from spark_kafka_native.cli.main import main
+from spark_kafka_native.cli.main import Stopped, main
 from spark_kafka_native.cli.produce import InputError, _NewRecord
 from spark_kafka_native.cli.typed_records import TypedInput
 from spark_kafka_native.formats import ColumnFormat
 from spark_kafka_native.formats.json.json_text import JsonText
+from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.testing import MockBroker
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
@@ -186,6 +188,26 @@ def test_records_that_a_broker_refuses_are_counted_and_end_with_1(
     assert code == 1
     assert f"{written} records are in orders.\nerror: {20 - written} records are not; " in err
     assert "TOPIC_AUTHORIZATION_FAILED" in err
+
+
+def test_a_record_that_a_signal_finds_accepted_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signal comes before the call that took the record has returned."""
+    calls, send = itertools.count(1), Producer.send
+
+    def interrupted(self: Producer, *arguments: Any, **named: Any) -> Any:
+        delivery = send(self, *arguments, **named)
+        if next(calls) == 3:
+            raise Stopped(signal.SIGINT)
+        return delivery
+
+    monkeypatch.setattr(Producer, "send", interrupted)
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        code, err = produced(monkeypatch, capsys, b"a\nb\nc\nd\n", "orders", "-b", broker.bootstrap_servers)
+        assert len(broker.records("orders")) == 3
+    assert (code, err) == (130, "Ended early: 3 of 3 records are confirmed.\nStopped.\n")
 
 
 @pytest.mark.parametrize("wrong", ['"2024"', "true", "1.5"])
