@@ -297,6 +297,13 @@ class NoCommittedOffsetError(KafkaError):
 
 def own_copy(error: KafkaError) -> KafkaError:
     """The same error as another object: each thread that raises it adds its own traceback."""
-    copy = type(error)(*error.args)
+    copy = to_keep(error)
     copy.__cause__ = error.__cause__
     return copy
+
+
+def to_keep(error: KafkaError) -> KafkaError:
+    """The same error without its traceback and cause. One that is kept would keep all frames that it, or its
+    cause, went through, with their variables: the client itself, records, and sockets.
+    """
+    return type(error)(*error.args)

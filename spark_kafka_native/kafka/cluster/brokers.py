@@ -20,6 +20,7 @@ from ..errors import (
     ProtocolError,
     SecurityError,
     own_copy,
+    to_keep,
 )
 from ..model import Broker
 from ..network.connection import Connection
@@ -335,7 +336,7 @@ class Outages:
                     timer.start()
             yield
         except (NetworkError, ProtocolError) as error:
-            outage.error = error
+            outage.error = to_keep(error)
             raise
         else:
             self._outages.pop(node_id, None)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ..errors import KafkaError, NetworkError, RequestTimedOutError, own_copy
+from ..errors import KafkaError, NetworkError, RequestTimedOutError, own_copy, to_keep
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry, error_tag
 from ..protocol.framing import PREFIX_BYTES, Framing
@@ -430,6 +430,7 @@ class RequestPipeline:
         return error
 
     def _die(self, error: KafkaError, *, expected: bool = False) -> None:
+        death = to_keep(error)
         with self.lock:
             # No call between the look at `_death` and the assignments: a signal handler, which may close the
             # connection, runs within calls.
@@ -438,9 +439,9 @@ class RequestPipeline:
             ]
             first = self._death is None
             if first:
-                self._death = error
+                self._death = death
                 self._left = left
-            death, left = self._death or error, self._left
+            reason, left = error if first else self._death or error, self._left
             self._in_flight.clear()
             self._unwritten.clear()
         # All of this once more at a later call: the first one may have been interrupted anywhere.
@@ -449,7 +450,7 @@ class RequestPipeline:
         self._notify_all()
         for waiter, pending in enumerate(left):
             if not pending.done:
-                pending.fail(error_for(waiter, death, self.address))
+                pending.fail(error_for(waiter, reason, self.address))
         # They refer to the connection: with its buffers it would stay until a garbage collection.
         self._left = []
         self._notify_all()

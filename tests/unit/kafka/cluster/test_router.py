@@ -30,6 +30,7 @@ from spark_kafka_native.kafka.errors import (
     DeadlineExceededError,
     HandshakeClosedError,
     KafkaError,
+    NetworkError,
     ProtocolError,
     UnreachableError,
 )
@@ -671,6 +672,28 @@ def test_a_router_that_was_not_asked_for_lately_is_closed(cluster: ScriptedClust
     router_for(config(cluster[1].address, client_id="another"))
     gc.collect()
     assert idle() is None
+
+
+@pytest.mark.parametrize("failed", ["to connect", "a connection"])
+def test_a_router_is_closed_though_a_broker_failed(cluster: ScriptedCluster, failed: str) -> None:
+    """An error that is kept would keep the frames that it went through, and they the router."""
+    settings = config(cluster[1].address, connections_max_idle_ms=20)
+    router = router_for(settings)
+    router.metadata(())
+    connection = router.connection(1)
+    if failed == "to connect":
+        cluster[2].stop_listening()
+    else:
+        router.send_to(2, MetadataRequest(topics=[]))
+        cluster[2].push(MetadataRequest, HangUp)
+    with pytest.raises(NetworkError):
+        router.send_to(2, MetadataRequest(topics=[]))
+    idle = weakref.ref(router)
+    del router
+    time.sleep(0.03)
+    router_for(config(cluster[1].address, client_id="another"))
+    eventually(lambda: (gc.collect(), idle() is None)[1])
+    assert connection.closed
 
 
 def test_a_router_prints_for_people(cluster: ScriptedCluster) -> None:
