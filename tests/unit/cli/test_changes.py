@@ -125,13 +125,20 @@ def test_a_limit_is_that_of_the_name(
     broker: MockBroker, name: str, entity: str | None, more: list[str]
 ) -> None:
     broker.on("AlterClientQuotas").reply({"entries": [{}]})
-    changes = ("--set", "producer_byte_rate=5", "--unset", "consumer_byte_rate")
+    changes = (
+        "--set",
+        "producer_byte_rate=5",
+        "--set",
+        "request_percentage=7",
+        "--unset",
+        "consumer_byte_rate",
+    )
     run(broker, "quotas", "--user", name, *changes, *more)
     fields = asked(broker, "AlterClientQuotas")
     (entry,) = fields["entries"]
     assert [(one["entity_type"], one["entity_name"]) for one in entry["entity"]] == [("user", entity)]
     ops = {(one["key"], one["value"] if not one["remove"] else None) for one in entry["ops"]}
-    assert ops == {("producer_byte_rate", 5.0), ("consumer_byte_rate", None)}
+    assert ops == {("producer_byte_rate", 5.0), ("request_percentage", 7.0), ("consumer_byte_rate", None)}
     assert fields["validate_only"] is bool(more)
 
 

@@ -18,7 +18,7 @@ from support.waiting import eventually
 
 from spark_kafka_native.cli import cluster_moment
 from spark_kafka_native.cli.cluster_moment import ClusterMoment
-from spark_kafka_native.cli.exporter import WatchedCluster
+from spark_kafka_native.cli.exporter import WatchedCluster, _address
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import GroupConsumer
 from spark_kafka_native.kafka.errors import NetworkError
@@ -147,6 +147,14 @@ def test_an_address_has_a_port(address: str, capfd: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         main(["exporter", "--listen", address, "-b", "h"])
     assert "HOST:PORT is wanted" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("[::1]:9308", ("::1", 9308)), (":9308", ("0.0.0.0", 9308))],
+)
+def test_an_address_may_be_of_ipv6_or_of_all(text: str, address: tuple[str, int]) -> None:
+    assert _address(text) == address
 
 
 def test_an_address_in_use_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:

@@ -293,3 +293,13 @@ def test_it_ends_when_nobody_reads_it_any_more(how: list[str]) -> None:
                 assert running.stderr.read() == b""
             finally:
                 running.kill()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_any_partition_can_be_shown_alone(capfd: pytest.CaptureFixture[str], number: int) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("two", partitions=2)
+        for partition in range(2):
+            broker.append("two", [b"of %d" % partition], partition=partition)
+        assert main(["tail", "two", "-p", str(number), "-b", broker.bootstrap_servers]) == 0
+    assert capfd.readouterr().out == f"of {number}\n"

@@ -8,7 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.formats import Decoded, FormatError, format, format_names, load_format
+from spark_kafka_native.formats import (
+    Decoded,
+    FormatError,
+    format,
+    format_names,
+    is_own_schema,
+    load_format,
+)
 from spark_kafka_native.formats.arrays import numpy_type
 from spark_kafka_native.formats.bad_records import decode_column, encode_column
 from spark_kafka_native.formats.json.json_format import JsonFormat
@@ -162,3 +169,19 @@ def test_types_of_numpy(kind: str) -> None:
     assert numpy_type(pa.float64()) == np.dtype("float64")
     assert numpy_type(pa.float32()) == np.dtype("float32")
     assert numpy_type(pa.float16()) == np.dtype("float16")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_own"),
+    [
+        ('{"type": "record", "name": "R", "fields": []}', True),
+        ('"long"', True),
+        ('["null", "long"]', True),
+        ("{broken", True),
+        ('{"type": "struct", "fields": []}', False),
+        ("struct<a: int>", False),
+    ],
+)
+def test_a_schema_in_the_language_of_its_format_or_in_that_of_spark(text: str, is_own: bool) -> None:
+    assert is_own_schema(text, load_format("avro")) is is_own
+    assert not is_own_schema(text, load_format("string"))

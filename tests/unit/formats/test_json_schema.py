@@ -35,6 +35,7 @@ def field_type(schema: Any, **more: Any) -> pa.DataType:
         ({"type": [{"type": "string"}, "null"]}, pa.string()),
         ({"type": "null"}, pa.string()),
         ({"oneOf": [{"type": "null"}, {"type": "integer"}]}, pa.int64()),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, pa.int64()),
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, pa.string()),
         ({"enum": ["a", "b"]}, pa.string()),
         ({"enum": [1, "b"]}, pa.string()),

@@ -709,3 +709,11 @@ def test_options_of_the_registry_are_known_for_a_payload_alone() -> None:
     assert warning.startswith("Unknown option 'value.registry.x' is ignored")
     with pytest.raises(ConfigError, match=r"key\.schemaId.*no effect without key\.format"):
         formats(value_format="json", key_schemaid="1")
+
+
+def test_timestamps_without_a_time_zone_that_the_format_finds_stay_so(versioned, monkeypatch) -> None:
+    """As timestamps of a zone they would be shifted by that of the session."""
+    kind = pa.struct([("at", pa.timestamp("us")), ("of", pa.timestamp("us", "UTC"))])
+    monkeypatch.setattr(versioned, "resolve_read", lambda settings: Resolved(kind, dict(settings)))
+    extended = formats(value_format="versioned").extend(full_schema(False))
+    assert "STRUCT<`at` timestamp_ntz, `of` timestamp>" in extended

@@ -278,3 +278,11 @@ def test_a_schema_is_registered_or_looked_up_with_its_references(register: str) 
     how = "register" if register == "true" else "lookup"
     assert registry.asked == [(how, "orders-value", "a schema", "AVRO", references), 7]
     assert (found.id, found.subject) == (7, "orders-value")
+
+
+@pytest.mark.parametrize("text", ["", "orders", '{"name": "shop.Kind"}', "1"])
+def test_references_that_are_no_list_are_refused(text: str) -> None:
+    """Without them the schema would be looked up, or registered, as another one."""
+    settings = {"topic": "orders", "payload": "value", "schemareferences": text}
+    with pytest.raises(FormatError, match="schemaReferences must be JSON"):
+        schema_to_write(FakeRegistry(), settings, "AVRO", "a schema")  # type: ignore[arg-type]

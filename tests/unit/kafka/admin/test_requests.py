@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,9 @@ from spark_kafka_native.kafka.admin.configs import ConfigResource
 from spark_kafka_native.kafka.admin.groups import read_classic_group, read_consumer_group
 from spark_kafka_native.kafka.admin.topics import NewTopic
 from spark_kafka_native.kafka.cluster import split_commit
+from spark_kafka_native.kafka.cluster.coordinators import ask_controller
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
@@ -79,10 +83,14 @@ from spark_kafka_native.kafka.protocol.api.topics import (
     DeleteTopicsResponse,
 )
 from spark_kafka_native.kafka.protocol.api.transaction_admin import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    TransactionState,
 )
 from spark_kafka_native.kafka.protocol.message import Request
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 NONE = ErrorCode.NONE
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -630,3 +638,34 @@ def test_a_member_has_an_assignment_and_a_target() -> None:
     [one] = found.members
     assert (found.group_epoch, one.member_epoch) == (5, 4)
     assert (one.assignment, one.target) == ((A0, A1), (A1,))
+
+
+def test_a_transaction_is_described_by_the_coordinator_of_transactions(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    """A group of the same name may have another coordinator."""
+    state = TransactionState(
+        transactional_id="x", transaction_state="Ongoing", transaction_timeout_ms=1,
+        transaction_start_time_ms=2, error_code=NONE, producer_id=3, producer_epoch=4, topics=[],
+    )  # fmt: skip
+    answer = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[state])
+    answer_all(cluster, DescribeTransactionsRequest, answer)
+    assert admin.describe_transactions(["x"])["x"].producer_id == 3
+    assert [one.key_type for one in asked(cluster, FindCoordinatorRequest)] == [1]
+
+
+def test_the_letters_of_a_name_are_not_taken_for_topics(cluster: ScriptedCluster, admin: Admin) -> None:
+    with pytest.raises(ValueError, match="must be a collection"):
+        admin.create_topics("logs")
+    assert asked(cluster, CreateTopicsRequest) == []
+
+
+def test_the_controller_is_asked_within_the_time_of_the_call(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    with closing(Router(ClientConfig(bootstrap_servers=(cluster[1].address,)))) as router:
+        monkeypatch.setattr(router, "send_to", lambda *given: found.append(given))
+        request, limit = MetadataRequest(topics=[]), Deadline.after_ms(50_000)
+        ask_controller(router, request, limit)
+    assert found == [(1, request, limit)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -265,3 +266,9 @@ def test_what_will_be_read_again_is_not_committed() -> None:
     assert world.back() is None
     with pytest.raises(CommitFailedError, match="not assigned"):
         world.progress.check({A0: 3})
+
+
+def test_the_first_commit_is_due_after_the_interval() -> None:
+    config, world, began = GroupConfig(group_id="g", auto_commit_interval_ms=7_000), World(), time.monotonic()
+    commits = Commits(config, world, world, world.progress)  # type: ignore[arg-type]
+    assert began + 7 <= commits.due <= time.monotonic() + 7

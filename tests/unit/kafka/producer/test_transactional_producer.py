@@ -387,6 +387,20 @@ def test_a_zombie_is_fenced(cluster: TransactionCluster, version: int) -> None:
     assert seen(cluster) == told("a")
 
 
+@VERSIONS
+def test_a_zombie_does_not_take_its_transactional_id_back(cluster: TransactionCluster, version: int) -> None:
+    """It would abort the open transaction of its successor."""
+    with producing(cluster, version) as zombie:
+        transact(zombie, "zombie", 0)
+        zombie.commit()
+        with producing(cluster, version) as producer:
+            transact(producer, "a", 1)
+            with pytest.raises(TransactionFatalError, match="PRODUCER_FENCED"):
+                transact(zombie, "late", 2)
+            producer.commit()
+    assert seen(cluster) == told("a") + told("zombie")
+
+
 def test_a_zombie_that_may_have_committed_says_so(cluster: TransactionCluster) -> None:
     with producing(cluster) as zombie:
         transact(zombie, "a", 0)

@@ -191,7 +191,7 @@ def own_zstd(monkeypatch):
             raise RuntimeError("not mine")
         return bytes(data[3:])
 
-    compression.register_codec("ZSTD", pack, unpack)
+    compression.register_codec(" zstd", pack, unpack)
     return asked
 
 

@@ -37,6 +37,7 @@ CONF = """\
 [domain_realm]
   Broker.Other.com = HOST.COM
   .example.com = EXAMPLE.COM
+  .eu.example.com = EU.EXAMPLE.COM
   bare.org = BARE.ORG
   broker.other.com = LATER.COM
 ; comment
@@ -70,6 +71,7 @@ def test_what_a_client_needs(conf_path: Path) -> None:
         ("other.com", None),
         ("a.example.com", "EXAMPLE.COM"),
         ("a.b.example.com", "EXAMPLE.COM"),
+        ("a.eu.example.com", "EU.EXAMPLE.COM"),
         ("example.com", None),
         ("x.bare.org", "BARE.ORG"),
         ("bare.org", "BARE.ORG"),

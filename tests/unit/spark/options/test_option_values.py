@@ -42,6 +42,12 @@ def test_bounds_are_allowed_and_units_have_any_case():
     assert [values.value(name) for name in given] == [2**31 - 1, 7_200_000, 1_000]
 
 
+@pytest.mark.parametrize(("text", "value"), [("True", True), (" TRUE ", True), ("False", False)])
+def test_true_and_false_have_any_case(text, value):
+    """As Python writes them: `str(True)`."""
+    assert OptionValues.parse({"failOnDataLoss": text}, Scope.READ).value("failOnDataLoss") is value
+
+
 def test_an_unknown_name_is_told_with_the_nearest_one():
     values = OptionValues.parse(
         {"startingOffset": "earliest", "group.id": "g", "x": "1", "path": "p"}, Scope.READ

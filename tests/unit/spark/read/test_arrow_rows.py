@@ -184,6 +184,8 @@ def test_text_that_is_not_utf8_names_its_offset():
     schema = layout_of(struct(value="string", offset="long"))
     with pytest.raises(ConfigError, match="t-3 at offset 11: the value is not UTF-8"):
         schema.to_record_batch(records(value=values), TP)
+    assert layout_of(struct(value="string")).record_fields == {"value", "offset"}
+    assert layout_of(struct(value="binary")).record_fields == {"value"}
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -68,6 +68,14 @@ def test_positions_in_a_former_topic_are_not_committed_in_the_one_that_has_its_n
     assert group.told == [5, 6]
 
 
+def test_the_positions_in_other_topics_are_committed_without_those_in_a_former_one():
+    committed, u0 = [], TopicPartition("u", 0)
+    commits = OffsetCommitter(committed.append, group_id="g", clock=lambda: 50.0)
+    read = StreamOffset(positions={T0: 5, u0: 7}, topic_ids={"t": "a" * 32, "u": "c" * 32})
+    commits.completed(read, {"t": "b" * 32, "u": "c" * 32})
+    assert committed == [{u0: 7}]
+
+
 def test_a_commit_that_fails_is_a_warning_and_not_repeated_at_once(caplog):
     group = Group()
     group.fails = True

@@ -65,6 +65,26 @@ def test_record_columns_keep_their_timestamps_and_headers() -> None:
     assert encoded.headers == HEADERS
 
 
+@pytest.mark.parametrize("headers", [None, HEADERS], ids=["no headers", "headers"])
+def test_ids_of_schemas_are_added_to_the_headers(
+    headers: pa.Array | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Marking:
+        header = b"id"
+
+        def encode(self, rows: pa.Array) -> pa.Array:
+            return rows.cast(pa.binary())
+
+    monkeypatch.setattr(ColumnFormat, "encoder", lambda *_: Marking())
+    columns = {"value": pa.array(["a", None, "c"])} | ({} if headers is None else {"headers": headers})
+    batch = ColumnEncoding().encode(pa.record_batch(columns), "t", {"value": "json"})
+    assert isinstance(batch, pa.RecordBatch)
+    own = [[("a", b"1")], [], [("b", None)]] if headers is not None else [[], [], []]
+    marks = [[("__value_schema_id", b"id")], [], [("__value_schema_id", b"id")]]
+    found = [[(one["key"], one["value"]) for one in row or ()] for row in batch["headers"].to_pylist()]
+    assert found == [before + mark for before, mark in zip(own, marks, strict=True)]
+
+
 def test_a_payload_of_nulls_alone_needs_no_schema(lookups: list[tuple[Any, ...]]) -> None:
     encoding, formats = ColumnEncoding(), {"key": "json", "value": "json"}
     records = encoding.encode(RecordColumns(length=3, value=STRUCTS), "t", formats)

@@ -516,3 +516,13 @@ def test_transactions_refuse_both(settings):
         TransactionalProducer(
             ClientConfig(bootstrap_servers=("localhost:1",)), "id", ProducerConfig(**settings)
         )
+
+
+def test_a_letter_of_a_record_that_the_broker_finds_too_large_names_its_partition(cluster):
+    cluster.create("two", 2)
+    cluster.limits["two"] = 2_000
+    settings = LETTERS | {"dead_letter_topic": "dead", "partitioner": "explicit"} | by_the_broker(cluster)
+    with producing(cluster, **settings) as producer:
+        assert isinstance(producer.send("two", value=LARGE, partition=1).exception(60), DeadLetteredError)
+    (letter,) = cluster.records(DEAD)
+    assert (told(letter)["topic"], told(letter)["partition"]) == ("two", "1")

@@ -1,0 +1,75 @@
+"""What `doctor` finds on the way to a cluster."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.cli import doctor, kerberos_walk
+from spark_kafka_native.cli.doctor import Finding
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.testing import MockBroker
+
+
+@pytest.fixture
+def broker() -> Iterator[MockBroker]:
+    with MockBroker(3) as broker:
+        yield broker
+
+
+def config(broker: MockBroker, **properties: str) -> ClientConfig:
+    servers = broker.bootstrap_servers.split(",")[0]
+    return ClientConfig.from_properties({"bootstrap.servers": servers} | properties)
+
+
+def test_the_next_address_of_a_name_is_tried_where_the_first_refuses(broker: MockBroker) -> None:
+    client = config(broker)
+    (address,) = client.bootstrap_servers
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.2", int(address.rpartition(":")[2])))  # bound: nothing else comes to listen
+        found = doctor._check_tcp(address, ["127.0.0.2", "127.0.0.1"], client)
+    assert found.status == "warning"
+    assert found.detail.startswith("127.0.0.1 in ")
+    assert "after 127.0.0.2: " in found.detail
+
+
+def test_each_broker_has_a_time_of_its_own(broker: MockBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[Any] = []
+
+    def opened(host: str, port: int, client: ClientConfig, deadline: Any) -> Connection:
+        limits.append(deadline)
+        return opens(host, port, client, deadline)
+
+    with closing(Router(config(broker))) as router:
+        router.metadata(())
+        opens = Connection.open
+        monkeypatch.setattr(Connection, "open", opened)
+        found = list(doctor.check_cluster(router))
+    assert [one.status for one in found] == ["ok"] * 4
+    assert len({id(one) for one in limits}) == 3
+
+
+@pytest.mark.parametrize("status", ["ok", "warning", "error"])
+def test_findings_about_kerberos_are_shown_and_errors_end_the_way(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    found = Finding(check="KDC", status=status, detail="it is")
+    monkeypatch.setattr(kerberos_walk, "check_kerberos", lambda *_: [found])
+    monkeypatch.setattr(doctor, "_check_exchange", lambda *_: [replace(found, check="exchange")])
+    client = config(
+        broker,
+        **{
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "GSSAPI",
+            "sasl.kerberos.service.name": "k",
+        },
+    )
+    shown = [one.check for one in doctor.check_address(client.bootstrap_servers[0], client)]
+    assert shown[2:] == (["KDC"] if status == "error" else ["KDC", "exchange"])
