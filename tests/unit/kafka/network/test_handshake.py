@@ -14,13 +14,15 @@ from spark_kafka_native.kafka.errors import (
     KafkaError,
     NetworkError,
     RequestTimedOutError,
+    UnsupportedVersionError,
 )
-from spark_kafka_native.kafka.network.handshake import shake_hands
+from spark_kafka_native.kafka.network.handshake import Negotiated, shake_hands
 from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.message import Request
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -93,3 +95,14 @@ def test_a_hang_up_asks_for_the_other_protocol(protocol: str, other: str) -> Non
 def test_silence_is_not_reported_as_a_hang_up() -> None:
     with pytest.raises(RequestTimedOutError, match="no answer in 9 ms"):
         shake(Answers(RequestTimedOutError("no answer in 9 ms")))
+
+
+@pytest.mark.parametrize("api", [FetchRequest, FetchRequest.api_key], ids=["ours", "by its key"])
+def test_a_caller_may_bound_the_version_of_a_request(api: Any) -> None:
+    """A caller that encodes requests itself knows some versions only."""
+    negotiated = Negotiated(api_versions={FetchRequest.api_key: (4, 15)})
+    assert negotiated.choose(api, None, None) == 15
+    assert negotiated.choose(api, None, 12) == 12
+    assert negotiated.choose(api, 14, 99) == 15
+    with pytest.raises(UnsupportedVersionError):
+        negotiated.choose(api, 16, None)
