@@ -516,9 +516,10 @@ class Throttle:
         return max(0.0, (self._muted_until - time.monotonic()) * 1000)
 
     def learn(self, throttle_time_ms: int) -> None:
-        """Take the throttle time of a response; 0 does not cancel an earlier one."""
+        """Take the throttle time of a response; a shorter one, or 0, does not cancel an earlier one."""
         if throttle_time_ms > 0:
-            self._muted_until = time.monotonic() + min(throttle_time_ms, MAX_MUTED_MS) / 1000
+            muted_until = time.monotonic() + min(throttle_time_ms, MAX_MUTED_MS) / 1000
+            self._muted_until = max(self._muted_until, muted_until)
             _THROTTLED_LOG.info(
                 ("throttled", self._address),  # apart from the end of the same connection
                 "%s: throttled for %d ms, as a quota is exceeded",

@@ -39,6 +39,7 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.network.frames import KEPT_BYTES, FrameBuffers
+from spark_kafka_native.kafka.network.pipeline import Throttle
 from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -252,6 +253,13 @@ def test_all_of_a_request_ends_by_its_deadline(broker: ScriptedBroker) -> None:
     broker.push(MetadataRequest, Silence)
     with pytest.raises(RequestTimedOutError, match=r"no answer in \d{1,3} ms"):
         connection.send(METADATA, deadline=Deadline.after_ms(100))
+
+
+def test_a_shorter_throttle_time_leaves_a_longer_one() -> None:
+    throttle = Throttle("b:1")
+    throttle.learn(50_000)
+    throttle.learn(10)
+    assert throttle.muted_ms > 40_000
 
 
 def test_a_throttle_time_without_end_is_cut(broker: ScriptedBroker) -> None:
