@@ -241,6 +241,20 @@ def test_json_without_a_format_is_written_as_utf_8(
     assert result == {"topic": "orders", "confirmed": 2, "failed": 0, "error": None}
 
 
+def test_only_null_is_null_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A null for an empty value would delete the records of its key from a compacted topic."""
+    values = ['""', "0", "false", "{}", "[]", "null"]
+    lines = "".join(f'{{"key": {one}, "value": {one}}}\n' for one in values)
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        servers = ("orders", "--input", "json", "-b", broker.bootstrap_servers)
+        assert produced(monkeypatch, capsys, lines.encode(), *servers)[0] == 0
+        found = [(record.key, record.value) for record in broker.records("orders")]
+    assert found == [(one, one) for one in (b"", b"0", b"false", b"{}", b"[]", None)]
+
+
 def test_json_in_a_format_is_written_as_it_stands_there(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

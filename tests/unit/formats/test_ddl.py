@@ -1,5 +1,7 @@
 """Spark's text for columns, read without Spark."""
 
+import json
+
 import pyarrow as pa
 import pytest
 
@@ -87,3 +89,13 @@ def test_a_format_takes_arrows_schema_or_its_text() -> None:
     with pytest.raises(FormatError, match="no format 'jsn'; did you mean 'json'"):
         ColumnFormat("jsn")
     assert "geheim" not in repr(ColumnFormat("json", None, {"registry.password": "geheim"}))
+
+
+def test_the_type_that_the_caller_gave_is_that_of_the_records() -> None:
+    """The schema of the records may have more fields, or others."""
+    written = {"type": "record", "name": "R", "fields": [{"name": n, "type": "int"} for n in ("id", "more")]}
+    given = ColumnFormat("avro", "id bigint", {"schema": json.dumps(written)})
+    decoder, kind = given.decoder("value", "t")
+    assert kind == pa.struct([("id", pa.int64())])
+    decoded = decoder.decode(pa.array([b"\x02\x04"], pa.binary()))
+    assert decoded.array.to_pylist() == [{"id": 1}]

@@ -113,6 +113,13 @@ def test_another_unit():
     assert told.to_dict()["sum"] == 251.0
 
 
+def test_each_value_is_written_under_its_name():
+    told = of(*[float(number) for number in range(1, 101)] + [float(10**power) for power in range(3, 7)])
+    values = told.to_dict()
+    assert list(values.values()) == [getattr(told, name) for name in values]
+    assert values["p50"] < values["p95"] < values["p99"] < values["max"]
+
+
 REQUESTS, DURATION, CONNECTIONS = catalogue.REQUESTS, catalogue.REQUEST_DURATION, catalogue.CONNECTIONS
 
 

@@ -154,6 +154,15 @@ def test_compaction_gaps():
     assert offsets(only_offsets) == [15]
 
 
+@pytest.mark.parametrize("limit", [{"max_bytes": 1}, {"max_records": 1}], ids=["bytes", "records"])
+def test_what_is_left_of_a_range_whose_end_is_there_is_read_next(limit):
+    data = b"".join(batch([record(0)], base_offset=offset) for offset in (5, 7, 50))
+    first = decode_record_set(data, fetch_offset=0, until_offset=20, **limit)
+    assert (offsets(first), first.next_offset) == ([5], 6)
+    rest = decode_record_set(data[first.consumed_bytes :], fetch_offset=6, until_offset=20, max_bytes=1_000)
+    assert (offsets(rest), rest.next_offset) == ([7], 20)
+
+
 def test_the_end_of_the_range_may_lie_in_a_gap():
     data = batch([record(0)], base_offset=5) + batch([record(0)], base_offset=50)
     decoded = decode_record_set(data, fetch_offset=0, until_offset=20)
