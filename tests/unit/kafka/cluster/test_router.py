@@ -622,6 +622,32 @@ def test_a_fork_while_a_thread_asks_for_metadata(cluster: ScriptedCluster) -> No
     assert is_free
 
 
+def test_a_process_forked_while_a_thread_connects_connects_by_itself(cluster: ScriptedCluster) -> None:
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    connecting, gate = threading.Event(), threading.Event()
+
+    def late(request: ApiVersionsRequest, version: int) -> Any:
+        connecting.set()
+        assert gate.wait(60)
+        return cluster.own(request, version, node_id=2)
+
+    cluster[2].push(ApiVersionsRequest, late)
+    thread = threading.Thread(target=router.connection, args=(2,))
+    thread.start()
+    assert connecting.wait(60)
+
+    def connects() -> bool:
+        router.metadata()
+        return router.connection(2, Deadline.after_ms(20_000)).alive()
+
+    is_free = holds_in_forked_child(connects)
+    gate.set()
+    thread.join()
+    router.close()
+    assert is_free
+
+
 def test_routers_that_nobody_uses_are_closed(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
