@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, KafkaError, MalformedRecordError, own_copy, to_keep
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    EndOfLogError,
+    KafkaError,
+    MalformedRecordError,
+    own_copy,
+    to_keep,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 
 
@@ -31,3 +39,18 @@ def test_an_error_to_keep_has_neither_its_frames_nor_those_of_its_cause() -> Non
     assert own_copy(raised.value).__cause__ is cause
     kept = to_keep(raised.value)
     assert (kept.__cause__, kept.__context__, kept.__traceback__) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("stable", "high_watermark", "says"),
+    [
+        (5, 20, "an open transaction holds the last stable offset at 5"),
+        (8, 8, r"the log ends before them \(high watermark 8, last stable offset 8\); records were lost"),
+        (None, 8, r"the log ends before them \(high watermark 8\); records were lost"),
+    ],
+)
+def test_records_that_an_open_transaction_hides_are_not_called_lost(
+    stable: int | None, high_watermark: int, says: str
+) -> None:
+    error = EndOfLogError(TopicPartition("t", 0), 5, 10, high_watermark, stable)
+    assert re.search(says, str(error))

@@ -717,3 +717,17 @@ def test_timestamps_without_a_time_zone_that_the_format_finds_stay_so(versioned,
     monkeypatch.setattr(versioned, "resolve_read", lambda settings: Resolved(kind, dict(settings)))
     extended = formats(value_format="versioned").extend(full_schema(False))
     assert "STRUCT<`at` timestamp_ntz, `of` timestamp>" in extended
+
+
+def test_ids_of_schemas_are_put_into_the_headers_of_what_is_written(versioned, monkeypatch) -> None:
+    class Marking:
+        header = b"id"
+
+        def encode(self, rows: pa.Array) -> pa.Array:
+            return pa.array([b"x"] * len(rows), pa.binary())
+
+    monkeypatch.setattr(versioned, "encoder", lambda *_: Marking())
+    schema = StructType().add("value", StructType().add("id", "long"))
+    columns, _ = RowColumns.check(schema, "t", formats=written(value_format="versioned"))
+    (row,) = columns.select(pa.RecordBatch.from_pydict({"value": [{"id": 1}]})).to_pylist()
+    assert [tuple(one.values()) for one in row["headers"]] == [("__value_schema_id", b"id")]

@@ -118,6 +118,9 @@ def test_a_query_of_objects_and_a_table_for_notebooks():
     assert "<td>t-0</td><td>150</td><td>300</td><td>150</td><td>15.0</td>" in table
     many = {str(index): 0 for index in range(50)}
     assert "and 30 partitions" in lag_of([progress(1, {"t": many}, {"t": many})])._repr_html_()
+    latest = {str(index): index for index in range(50)}
+    table = lag_of([progress(1, {"t": many}, {"t": latest})])._repr_html_()
+    assert [f"<td>t-{index}</td>" in table for index in (0, 29, 30, 49)] == [False, False, True, True]
 
 
 def test_one_line_for_each_batch(caplog):

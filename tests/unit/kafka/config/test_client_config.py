@@ -99,6 +99,12 @@ def test_errors_name_the_property(name: str, value: str, says: str) -> None:
         (ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties))
 
 
+def test_the_type_of_a_store_counts_more_than_its_name() -> None:
+    """Java writes PKCS12 into files that are still called .jks."""
+    store = {"security.protocol": "SSL", "ssl.truststore.location": "a.jks", "ssl.truststore.type": "PKCS12"}
+    assert ClientConfig.from_properties(BOOTSTRAP | store).security.ca_location == "a.jks"
+
+
 def test_addresses() -> None:
     assert split_address("[::1]:9092") == ("::1", 9092)
     assert split_address("PLAINTEXT://host:1") == ("host", 1)

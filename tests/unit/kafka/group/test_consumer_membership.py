@@ -226,6 +226,11 @@ def test_a_coordinator_that_loads_is_asked_again_with_everything() -> None:
     assert again.topic_partitions == [TopicPartitions(topic_id=A, partitions=[0])]
 
 
+def test_each_member_has_an_id_of_its_own_from_the_start() -> None:
+    """Since version 1 of the heartbeat the client makes it (KIP-1082)."""
+    assert len({UUID(member().member_id) for _ in range(3)}) == 3
+
+
 def test_it_leaves_also_while_it_joins() -> None:
     membership = member()
     assert membership.leaving() is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -296,3 +297,18 @@ def test_close_cancels_the_lookup_that_is_under_way(
         assert not limit.cancelled
         gate.set()
     assert limit.cancelled
+
+
+def test_a_duration_before_now_is_looked_up_in_milliseconds(group: ScriptedGroup) -> None:
+    began_ms = int(time.time() * 1_000)
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="by_duration:PT1H", **QUICK
+    ) as consumer:
+        wait_until("begun", lambda: len(places := begun(consumer)) == 2 and None not in places.values())
+    requests = [
+        one for broker in group.cluster.brokers.values() for one in broker.requests(ListOffsetsRequest)
+    ]
+    asked = [part.timestamp for one in requests for topic in one.topics for part in topic.partitions]
+    times = [one for one in asked if one != -1]  # the end counts where no record is younger
+    assert times
+    assert all(began_ms <= one + 3_600_000 <= time.time() * 1_000 + 1 for one in times)

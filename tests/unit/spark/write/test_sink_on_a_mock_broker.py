@@ -567,6 +567,24 @@ def test_formats_and_times_are_those_of_the_options(broker: MockBroker, kind: st
     assert (record.value, record.timestamp_ms) == (b'{"id":7}', 1_700_000_000_000)
 
 
+@pytest.mark.parametrize("kind", ["atomic", "named"])
+def test_a_task_writes_as_its_job_says(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Written plainly, the rows would count before the job has ended, and again with each retry."""
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
+    given |= {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "jobs"}
+    if kind == "named":
+        given |= {"writeId": "nightly"}
+    values = OptionValues.parse(given, Scope.WRITE)
+    writer = KafkaBatchWriter(values, StructType().add("value", "binary"), overwrite=False)
+    monkeypatch.setattr(transactional_task, "current_partition", lambda: 0)
+    message = writer.write(rows([b"1"]))
+    assert broker.records("t", committed=True) == []
+    writer.commit([message])
+    assert [one.value for one in broker.records("t", committed=True)] == [b"1"]
+
+
 # A write with a name.
 
 

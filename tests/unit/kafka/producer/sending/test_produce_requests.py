@@ -13,13 +13,14 @@ from spark_kafka_native.kafka.cluster.metadata import NO_TOPIC_ID
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import NetworkError, UnsupportedVersionError
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import Acks, TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.produce_requests import (
     LAST_VERSION_BY_NAME,
     LAST_VERSION_OF_TRANSACTIONS_1,
     InFlightRequest,
     ProduceConnections,
+    Unanswered,
     choose_version,
     error_words,
 )
@@ -232,3 +233,18 @@ def test_a_cluster_without_topic_ids_is_written_to_by_name():
         assert asked.version == LAST_VERSION_BY_NAME
         assert [topic.name for topic in asked.request.topic_data] == ["t"]
         assert cluster.values(TP) == [b"by name"]
+
+
+@pytest.mark.parametrize("acks", list(Acks))
+def test_records_of_a_request_that_was_not_written_are_not_delivered(acks):
+    """With acks=0 too: nothing but the failed request says so."""
+    router = SimpleNamespace(
+        config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: 0})
+    )
+    config = ProducerConfig(acks=acks, enable_idempotence=None)
+    connections = ProduceConnections(router, config, StatsRecorder(), None, None)
+    broker = connections.of(1, 0)
+    broker.connection = NeverAnswering()
+    broker.in_flight.append(SimpleNamespace(pending=Lost(), sent_at=0.0, batches=["batch"]))
+    (answer,) = connections.read(1.0)
+    assert isinstance(answer, Unanswered)
