@@ -8,6 +8,7 @@ constructor's arguments.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -296,14 +297,16 @@ class NoCommittedOffsetError(KafkaError):
 
 
 def own_copy(error: KafkaError) -> KafkaError:
-    """The same error as another object: each thread that raises it adds its own traceback."""
-    copy = to_keep(error)
-    copy.__cause__ = error.__cause__
-    return copy
+    """The same error as another object, to be raised: each thread that raises it adds its own traceback, and
+    with that all that its frames refer to.
+    """
+    again = to_keep(error)
+    again.__cause__ = error.__cause__
+    return again
 
 
 def to_keep(error: KafkaError) -> KafkaError:
-    """The same error without its traceback and cause. One that is kept would keep all frames that it, or its
-    cause, went through, with their variables: the client itself, records, and sockets.
+    """The same error without its traceback and cause, to be kept: those refer to all frames that they went
+    through, and so to the client itself, its records and sockets.
     """
-    return type(error)(*error.args)
+    return copy.copy(error)

@@ -18,6 +18,7 @@ from ..errors import (
     LogTruncatedError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
+    own_copy,
 )
 from ..model import TopicPartition
 from ..observe import catalogue as metric
@@ -296,7 +297,7 @@ class PrefetchBuffer:
                     self._clear_error(wanted)
                     wanted.tries += 1
                     self._change(wanted.topic_partition)
-                raise error
+                raise own_copy(error)
 
     @property
     def has_news(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from ..errors import own_copy
 from ..model import TopicPartition
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry
@@ -84,7 +85,7 @@ class Rebalance:
             if (failure := self._member.membership.failure) is not None:
                 if (change := self._member.begin()) is not None:
                     self._lose(change)
-                raise failure
+                raise own_copy(failure)
             change = self._member.begin()
             if change is None:
                 return

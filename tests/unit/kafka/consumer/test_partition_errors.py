@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import struct
+import threading
 import time
 import uuid
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -27,6 +30,7 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
+from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.consumer.prefetch_buffer import PrefetchBuffer
 from spark_kafka_native.kafka.consumer.prefetch_thread import PrefetchThread
@@ -79,6 +83,27 @@ def test_without_a_policy_an_offset_out_of_range_is_an_error_until_it_is_moved(
         assert str(raised.value) == "orders-0 at offset 3: OFFSET_OUT_OF_RANGE (it has [10, 20))"
     reader.seek(one, 10)
     assert take(reader, 10) == list(range(10, 20))
+
+
+def test_a_consumer_that_is_dropped_with_an_error_that_stays_is_freed(cluster: ScriptedCluster) -> None:
+    """The error that is kept would keep the frames that raised it, and they the consumer, its thread and
+    connections."""
+    (tp,) = fill(cluster)
+    cluster.logs[tp].log_start_offset = 10
+    before = set(threading.enumerate())
+    consumer = Consumer(cluster.bootstrap_servers, tp.topic, auto_offset_reset="none")
+    consumer.seek(3)
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRangeError) as raised:
+            consumer.poll(60)
+        del raised
+    freed = weakref.ref(consumer)
+    (thread,) = (one for one in set(threading.enumerate()) - before if one.name == "kafka-reader")
+    del consumer
+    gc.collect()
+    assert freed() is None
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_an_error_of_one_partition_is_heard_of_while_others_have_records(

@@ -26,7 +26,8 @@ from support.group.parts import lose, parts_of
 from support.interrupts.signal_steps import interrupted_at
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
-from spark_kafka_native.kafka.errors import CommitFailedError, ConsumerClosedError, KafkaError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, ConsumerClosedError, KafkaError
 from spark_kafka_native.kafka.group import rebalance
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
 from spark_kafka_native.kafka.group.commits import Offsets
@@ -704,6 +705,22 @@ def test_a_wait_for_commits_leaves_half_of_the_max_poll_interval(
     consumer = make(A0, max_poll_interval_ms=max_poll_s * 1_000, default_api_timeout_ms=20_000)
     limit = parts_of(consumer).commits.queue.settle_deadline()
     assert 0 < limit.remaining_ms <= limit_s * 1_000
+
+
+def test_a_consumer_that_is_dropped_after_what_ended_its_membership_is_freed() -> None:
+    """The error that the member keeps would keep the frames that raised it, and they the consumer."""
+    consumer = GroupConsumer("127.0.0.1:1", "a", "g")
+    thread, freed = parts_of(consumer).member.thread, weakref.ref(consumer)
+    with parts_of(consumer).member.changing() as membership:
+        membership.failure = BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "JoinGroup of group g")
+    for _ in range(2):
+        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+            consumer.read(0.0)
+    del consumer
+    gc.collect()
+    assert freed() is None
+    thread.join(120)
+    assert not thread.is_alive()
 
 
 def test_a_consumer_that_is_dropped_is_freed_at_once() -> None:
