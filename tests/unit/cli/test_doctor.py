@@ -73,3 +73,9 @@ def test_findings_about_kerberos_are_shown_and_errors_end_the_way(
     )
     shown = [one.check for one in doctor.check_address(client.bootstrap_servers[0], client)]
     assert shown[2:] == (["KDC"] if status == "error" else ["KDC", "exchange"])
+
+
+def test_a_kdc_may_listen_on_another_port(broker: MockBroker) -> None:
+    (address,) = config(broker).bootstrap_servers
+    (found,) = kerberos_walk._check_reachable("KDC of R", [address], 20.0)
+    assert found.status == "ok"

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from support.brokers.scripted_broker import Answer, HangUp, ScriptedCluster
+from support.brokers.scripted_broker import Answer, HangUp, ScriptedCluster, Silence
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
@@ -20,7 +20,7 @@ from spark_kafka_native.kafka.cluster.coordinators import ask_controller
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, OffsetOutOfRangeError
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -38,6 +38,9 @@ from spark_kafka_native.kafka.protocol.api.cluster import (
 )
 from spark_kafka_native.kafka.protocol.api.configs import (
     AlterConfigsResourceResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -669,3 +672,28 @@ def test_the_controller_is_asked_within_the_time_of_the_call(
         request, limit = MetadataRequest(topics=[]), Deadline.after_ms(50_000)
         ask_controller(router, request, limit)
     assert found == [(1, request, limit)]
+
+
+def test_configs_that_may_not_be_described_are_not_taken_for_none(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    refused = DescribeConfigsResult(
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message=None, resource_type=2,
+        resource_name="a", configs=[],
+    )  # fmt: skip
+    answer_all(
+        cluster, DescribeConfigsRequest, DescribeConfigsResponse(throttle_time_ms=0, results=[refused])
+    )
+    with pytest.raises(BrokerError, match="describing configs of topic a: TOPIC_AUTHORIZATION_FAILED"):
+        admin.describe_configs(ConfigResource.topic("a"))
+
+
+def test_configs_are_waited_for_as_long_as_the_caller_says(cluster: ScriptedCluster) -> None:
+    answer_all(cluster, DescribeConfigsRequest, Silence)
+    with (
+        Admin(
+            cluster.bootstrap_servers, default_api_timeout_ms=3_600_000, request_timeout_ms=3_600_000
+        ) as admin,
+        pytest.raises(DeadlineExceededError),
+    ):
+        admin.describe_configs(ConfigResource.topic("a"), timeout=0.1)
