@@ -34,7 +34,16 @@ from spark_kafka_native.kafka.protocol.consumer_protocol import (
 )
 from spark_kafka_native.kafka.protocol.message import Struct, field
 from spark_kafka_native.kafka.protocol.message_codec import codec, compile_struct
-from spark_kafka_native.kafka.protocol.wire import COPY_BELOW_BYTES, Bytes, Int8, Int32, String, Uuid
+from spark_kafka_native.kafka.protocol.wire import (
+    COPY_BELOW_BYTES,
+    Bytes,
+    Int8,
+    Int32,
+    String,
+    Uuid,
+    build_varint,
+    read_varint,
+)
 
 
 class Inner(Struct):
@@ -345,6 +354,13 @@ class TestBadBytes:
     def test_a_string_that_is_not_utf8(self) -> None:
         with pytest.raises(ProtocolError, match="ApiVersionsRequest v3, 5 bytes: a string is not UTF-8"):
             codec(ApiVersionsRequest, 3).read(memoryview(b"\x03\xff\xfe\x01\0"))
+
+    @pytest.mark.parametrize("bits", [1, 7, 8, 14, 15, 21, 22, 28, 29, 32])
+    def test_varints_around_a_power_of_2(self, bits: int) -> None:
+        for value in (2 ** (bits - 1), 2**bits - 1):
+            built = build_varint(value)
+            assert len(built) == -(-bits // 7)
+            assert read_varint(memoryview(built), 0) == (value, len(built))
 
     @pytest.mark.parametrize("varint", [b"\xff\xff\xff\xff\xff\x01", b"\xff\xff\xff\xff\x10"])
     def test_a_varint_of_more_than_32_bits(self, varint: bytes) -> None:
