@@ -101,3 +101,19 @@ def test_a_query_is_sent() -> None:
         found = send(f"{served.url}/a?x=1", request, None, time.monotonic() + 60, max_body_bytes=9)
         assert found.body == b"found"
         assert served.paths == ["/a?x=1", "/b?c=%2F&d"]
+
+
+@pytest.mark.parametrize(
+    ("url", "port"), [("https://example", 443), ("http://example", 80), ("https://example:8443", 8443)]
+)
+def test_the_port_is_that_of_the_scheme(url: str, port: int) -> None:
+    asked: list[Any] = []
+
+    def resolve(host: str, port: int, _until: float) -> Any:
+        asked.append((host, port))
+        raise RequestError("no address")
+
+    tls = ssl.create_default_context() if url.startswith("https") else None
+    with pytest.raises(RequestError, match="no address"):
+        send(url, GET, tls, time.monotonic() + 60, max_body_bytes=9, resolve=resolve)
+    assert asked == [("example", port)]

@@ -79,3 +79,11 @@ def test_a_kdc_may_listen_on_another_port(broker: MockBroker) -> None:
     (address,) = config(broker).bootstrap_servers
     (found,) = kerberos_walk._check_reachable("KDC of R", [address], 20.0)
     assert found.status == "ok"
+
+
+def test_a_broker_that_does_not_answer_is_one_finding(broker: MockBroker) -> None:
+    client = config(broker)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        (found,) = doctor._check_exchange(*unused.getsockname(), client)
+    assert found.status == "error"

@@ -1,5 +1,6 @@
 """`produce`: lines as they come, and their keys and values in formats, many at once."""
 
+import datetime
 import io
 import itertools
 import json
@@ -239,6 +240,31 @@ def test_json_without_a_format_is_written_as_utf_8(
     assert found == [('{"a":"ä"}'.encode(), "ä".encode()), (b"[1,2]", None)]
     result = json.loads(capsys.readouterr().out)
     assert result == {"topic": "orders", "confirmed": 2, "failed": 0, "error": None}
+
+
+@pytest.mark.parametrize(("zone", "offset"), [("UTC", "Z"), ("Asia/Tokyo", "+09:00")])
+def test_times_without_a_zone_are_of_the_one_that_the_format_has(zone: str, offset: str) -> None:
+    given = ColumnFormat("json", "at timestamp", {"timeZone": zone})
+    encoded, reason = TypedInput(given, "value", "t").encode([b'{"at":"2024-01-01T12:00:00"}'])
+    assert reason is None
+    (text,) = encoded
+    assert text is not None
+    moment = datetime.datetime.fromisoformat(json.loads(text)["at"])
+    assert moment == datetime.datetime.fromisoformat(f"2024-01-01T12:00:00{offset}")
+
+
+def test_a_member_that_no_record_has_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt value would be a null, which deletes the records of its key from a compacted topic."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        code, err = produced(
+            monkeypatch, capsys, b'{"key": "a", "vlaue": "b"}\n', "orders", "--input", "json", "-b",
+            broker.bootstrap_servers,
+        )  # fmt: skip
+        assert (code, "unknown member 'vlaue' of a record" in err) == (1, True)
+        assert broker.records("orders") == []
 
 
 def test_only_null_is_null_in_json(

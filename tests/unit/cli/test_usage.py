@@ -67,6 +67,8 @@ from spark_kafka_native.testing import MockBroker
         ),
         (["topics", "--xyz"], "pykafka topics: unrecognized arguments: --xyz\n"),
         (["users", "delete", "-b", "h"], "pykafka users: delete: which users?"),
+        (["tokens", "expire", "-b", "h"], "pykafka tokens: expire: which tokens?"),
+        (["tokens", "renew", "-b", "h"], "pykafka tokens: renew: which tokens?"),
         (["tokens", "create", "--max-lifetime", "106751991168d", "-b", "h"], "a longer time than Kafka can"),
         (["tokens", "renew", "x", "--period", "9" * 5_000 + "s", "-b", "h"], "a longer time than Kafka can"),
         (["tokens", "create", "--max-lifetime", "00d", "-b", "h"], "a time such as 30m, 12h or 3d"),

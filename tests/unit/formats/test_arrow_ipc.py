@@ -129,6 +129,18 @@ def test_rows_and_sizes_that_are_only_claimed_are_not_allocated() -> None:
     assert pa.total_allocated_bytes() - before < MAX_GROWTH * 2**20
 
 
+def test_the_buffers_of_a_batch_have_one_limit_together() -> None:
+    columns = {name: pa.array([number] * 2, pa.int64()) for number, name in enumerate(("id", "more", "last"))}
+    packed = stream(pa.table(columns), compression="lz4")
+    claim = packed.index(struct.pack("<q", 16), packed.index(b"last"))  # of the first column's values
+    claims = [at for at in range(claim, len(packed)) if packed[at : at + 8] == struct.pack("<q", 16)]
+    refused = 0
+    for at in claims:
+        changed = packed[:at] + struct.pack("<q", 2**40) + packed[at + 8 :]
+        refused += "are refused for its length" in "".join(read(ROWS, changed).bad.reasons)
+    assert refused >= 3  # whichever of the three it is
+
+
 def test_the_batches_of_a_stream_have_one_limit_together() -> None:
     """A batch of zeros is packed to so little that any number of them would fit, each by itself."""
     kind = pa.list_(pa.struct([("id", pa.int64())]))

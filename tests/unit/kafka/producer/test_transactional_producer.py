@@ -371,6 +371,30 @@ def test_an_abort_of_version_1_with_something_under_way_fences_the_producer(
     assert seen(cluster) == told("b")
 
 
+def test_two_threads_take_the_transactional_id_once(cluster: TransactionCluster) -> None:
+    """Taken again, it would fence the transaction that the other thread has begun."""
+    asked, gate = threading.Event(), threading.Event()
+
+    def late(request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
+        asked.set()
+        assert gate.wait(60)
+        return cluster.handlers[InitProducerIdRequest](request, version)
+
+    with producing(cluster) as producer:
+        cluster[1].push(InitProducerIdRequest, late)
+        thread = threading.Thread(target=producer.begin, args=(60,))
+        thread.start()
+        assert asked.wait(60)
+        with pytest.raises(DeadlineExceededError, match="initialize: another thread was in"):
+            producer.initialize(0.05)
+        gate.set()
+        thread.join()
+        producer.initialize()
+        write(producer, *told("a"))
+        producer.commit()
+    assert seen(cluster) == told("a")
+
+
 @VERSIONS
 def test_a_zombie_is_fenced(cluster: TransactionCluster, version: int) -> None:
     with producing(cluster, version) as zombie:

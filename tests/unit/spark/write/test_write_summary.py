@@ -39,3 +39,18 @@ def test_a_partition_of_several_tasks_is_added_up() -> None:
     found = WriteSummary.of([*messages, None])
     assert found.partitions == (("t", 0, 6, 61, 4, 12), ("t", 1, 1, 5, -1, -1))
     assert found.tasks == 4
+
+
+def test_rows_over_a_limit_are_counted_by_what_became_of_them() -> None:
+    message = KafkaCommitMessage(
+        records=3,
+        bytes=30,
+        batches=1,
+        retries=0,
+        partitions=(),
+        over_limit_skipped=1,
+        over_limit_dead_lettered=2,
+    )
+    found = WriteSummary.of([message, message])
+    assert (found.as_json()["skippedRecords"], found.as_json()["deadLetteredRecords"]) == (2, 4)
+    assert "2 rows are left out, as they are over a limit; 4 rows are over a limit and in" in str(found)
