@@ -12,6 +12,7 @@ import pytest
 
 from spark_kafka_native.cli import doctor, kerberos_walk
 from spark_kafka_native.cli.doctor import Finding
+from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.network.connection import Connection
@@ -87,3 +88,20 @@ def test_a_broker_that_does_not_answer_is_one_finding(broker: MockBroker) -> Non
         unused.bind(("127.0.0.1", 0))
         (found,) = doctor._check_exchange(*unused.getsockname(), client)
     assert found.status == "error"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_cluster_is_checked_if_one_of_its_addresses_can_be_reached(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], place: int
+) -> None:
+    (address,) = config(broker).bootstrap_servers
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        addresses = [address]
+        addresses.insert(place, f"127.0.0.1:{unused.getsockname()[1]}")
+        assert main(["doctor", "-b", ",".join(addresses)]) == 1
+    checked = [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()]
+    assert [one for one in checked if one.startswith("broker ")] == [
+        f"broker {number} advertises {one}"
+        for number, one in enumerate(broker.bootstrap_servers.split(","), start=1)
+    ]

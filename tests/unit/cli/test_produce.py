@@ -253,6 +253,19 @@ def test_times_without_a_zone_are_of_the_one_that_the_format_has(zone: str, offs
     assert moment == datetime.datetime.fromisoformat(f"2024-01-01T12:00:00{offset}")
 
 
+def test_records_go_to_the_partition_and_with_the_headers_that_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders", partitions=2)
+        servers = ("orders", "-H", "token=a=b==", "-H", "empty=", "-b", broker.bootstrap_servers)
+        for partition in ("0", "1"):
+            assert produced(monkeypatch, capsys, partition.encode(), *servers, "-p", partition)[0] == 0
+        found = [broker.records("orders", partition)[0] for partition in range(2)]
+    assert [one.value for one in found] == [b"0", b"1"]
+    assert [one.headers for one in found] == [(("token", b"a=b=="), ("empty", b""))] * 2
+
+
 def test_a_member_that_no_record_has_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,12 @@ from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.observe import catalogue
 from spark_kafka_native.kafka.observe.events import EventSource
-from spark_kafka_native.kafka.observe.exporters import JsonLines, MetricsExporter, export_to_opentelemetry
+from spark_kafka_native.kafka.observe.exporters import (
+    JsonLines,
+    MetricsExporter,
+    _Collected,
+    export_to_opentelemetry,
+)
 from spark_kafka_native.kafka.observe.metrics import MetricsRegistry, MetricsSnapshot, Observed
 from spark_kafka_native.kafka.producer.completion import Acknowledgement
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
@@ -240,6 +245,12 @@ def test_each_collection_is_one_snapshot(monkeypatch: pytest.MonkeyPatch) -> Non
         1.0, rel=0.2
     )
     assert not [name for name, _ in meter.collect() if name == "kafka.client.request.duration"]  # nothing new
+
+
+def test_a_collection_under_way_does_not_hold_up_a_forked_child() -> None:
+    collected = _Collected(MetricsRegistry(), lambda *_: None, {})  # type: ignore[arg-type]
+    with collected._lock:
+        assert holds_in_forked_child(lambda: collected._lock.acquire(timeout=20))
 
 
 def test_opentelemetry_gets_nothing_out_of_a_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:

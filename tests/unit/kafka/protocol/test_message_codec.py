@@ -78,6 +78,12 @@ class Gone(Struct):
     dropped: Int8 = field(since=3, ignorable=True, default=7)
 
 
+class TwoNew(Struct):
+    always: Int8
+    first: String = field(since=1, default="")
+    second: String = field(since=1, default="")
+
+
 class Empty(Struct):
     later: Int8 = field(since=9, default=0)
 
@@ -171,6 +177,12 @@ class TestTags:
 
 
 class TestFieldsOfOtherVersions:
+    def test_each_value_that_the_version_lacks_is_refused(self) -> None:
+        assert write(TwoNew(always=1), 0)
+        for name in ("first", "second"):
+            with pytest.raises(UnsupportedVersionError, match=rf"TwoNew v0 cannot carry {name}='x'"):
+                write(TwoNew(always=1, **{name: "x"}), 0)
+
     def test_a_value_that_the_version_lacks_is_refused(self) -> None:
         with pytest.raises(
             UnsupportedVersionError, match=r"Gone v2 cannot carry new='x': it needs version 3 or"
