@@ -171,6 +171,15 @@ def test_separators_that_are_white_space_end_a_quoted_value(sep: str) -> None:
     assert not bad
 
 
+@pytest.mark.parametrize("text", ["12_5", "1 2", "1e", "0x1F", "\u0661", "nan"])
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+def test_what_only_python_takes_for_a_number_is_bad(kind: pa.DataType, text: str) -> None:
+    decoder = CsvFormat().decoder(pa.struct([("d", kind)]), {})
+    decoded = decoder.decode(pa.array([b"1.5", text.encode()], pa.binary()))
+    assert decoded.array.to_pylist()[0] == {"d": 1.5}
+    assert decoded.bad.rows == (1,)
+
+
 def test_lines_of_another_length_are_bad_and_keep_what_fits() -> None:
     rows, bad = decode(TWO, b"x", b"x,1,2", b"x,y", b"x,1")
     assert rows == [{"a": "x", "b": None}, {"a": "x", "b": 1}, {"a": "x", "b": None}, {"a": "x", "b": 1}]

@@ -113,6 +113,20 @@ def test_rows_that_keep_coming_do_not_put_off_those_that_linger(cluster):
             time.sleep(0.02)
 
 
+def test_rows_without_a_partition_leave_the_others_where_they_were_sent(cluster):
+    cluster.create("four", 4)
+    given = [3, None, 0, None, 1] * 20
+    values = [b"%d" % row for row in range(len(given))]
+    rows = pa.record_batch({"value": values, "key": values, "partition": pa.array(given, pa.int32())})
+    with producing(cluster) as producer:
+        producer.send_columns(rows, "four").result(60)
+    written = {tp.partition: set(cluster.values(tp)) for tp in (TopicPartition("four", p) for p in range(4))}
+    for partition in (0, 1, 3):
+        assert {values[row] for row, one in enumerate(given) if one == partition} <= written[partition]
+    assert sum(map(len, written.values())) == len(given)
+    assert written[2], "the partitioner spreads the others"
+
+
 def test_close_delivers_what_lingers(cluster):
     with producing(cluster, linger_ms=60_000, batch_records=1_000) as producer:
         send(producer, 5)
