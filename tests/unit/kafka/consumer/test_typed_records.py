@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 
+from spark_kafka_native.formats import ColumnFormat
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import MalformedRecordError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.testing import MockBroker
 
 BAD = b"\xff"
 WITHIN_S = 60
@@ -60,3 +64,39 @@ def test_the_other_modes_count_a_bad_record_and_go_on(
         assert found.batch["_corrupt_record"].to_pylist() == [None, None, BAD, None]
         reasons = found.batch["_error"].to_pylist()
         assert [reason is None for reason in reasons] == [True, True, False, True]
+
+
+def test_each_topic_has_a_decoder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their schemas may differ in a registry."""
+    asked: list[str | None] = []
+    decoder = ColumnFormat.decoder
+
+    def look_up(given: ColumnFormat, payload: str, topic: str | None) -> Any:
+        asked.append(topic)
+        return decoder(given, payload, topic)
+
+    monkeypatch.setattr(ColumnFormat, "decoder", look_up)
+    with ScriptedCluster(1) as cluster:
+        for topic in ("a", "b"):
+            cluster.create(topic)
+            cluster.logs[TopicPartition(topic, 0)].append([topic.encode()])
+        with Consumer(cluster.bootstrap_servers, ["a", "b"], start="earliest") as consumer:
+            found = [consumer.read_columns(WITHIN_S, value_format="string") for _ in range(2)]
+    assert sorted(one.batch["value"].to_pylist() for one in found if one is not None) == [["a"], ["b"]]
+    assert sorted(map(str, asked)) == ["a", "b"]
+
+
+def test_offsets_without_records_are_passed() -> None:
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", [b"0", b"1"])
+        with (
+            TransactionalProducer(broker.bootstrap_servers, "x") as producer,
+            producer.transaction(),
+        ):
+            producer.send("a", b"2")
+        with Consumer(broker.bootstrap_servers, "a", start="earliest") as consumer:
+            while consumer.position() != 4:  # behind the marker
+                found = consumer.read_columns(WITHIN_S, value_format="string")
+                assert found is not None
+    assert found.next_offset == 4

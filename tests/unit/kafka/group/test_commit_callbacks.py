@@ -58,14 +58,15 @@ def test_no_callback_ends_the_thread_that_sends_or_keeps_others_from_being_calle
     first = member.queue.submit({A0: 1})
     first.add_done_callback(lambda _: 1 // 0)
     first.add_done_callback(lambda _: sys.exit(3))
-    first.add_done_callback(lambda _: called.append(1))
+    for number in range(3):
+        first.add_done_callback(lambda _, number=number: called.append(number))  # type: ignore[misc]
     gate.set()
     second = member.queue.submit({A0: 2})
     second.result(WITHIN_S)
-    assert called == [1]
+    assert called == [0, 1, 2]
     assert caplog.text.count("a callback of a commit") == 2
-    second.add_done_callback(lambda _: called.append(2))
-    assert called == [1, 2]
+    second.add_done_callback(lambda _: called.append(3))
+    assert called == [0, 1, 2, 3]
     with pytest.raises(SystemExit):  # in this thread, as it comes from a callback called by this one
         second.add_done_callback(lambda _: sys.exit(3))
     member.queue.stop()

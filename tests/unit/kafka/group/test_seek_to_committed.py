@@ -237,6 +237,16 @@ def test_a_transaction_commits_what_was_handed_out(group: ScriptedGroup) -> None
         assert offsets(fetch(consumer, 1)) == [3]
 
 
+def test_an_interrupted_transaction_takes_the_consumer_back(group: ScriptedGroup) -> None:
+    producer: Any = FakeProducer()
+    with member(group) as consumer:
+        fetch(consumer, 2)
+        with pytest.raises(KeyboardInterrupt), consumer.transaction(producer):
+            raise KeyboardInterrupt
+        assert producer.said == ["aborted"]
+        assert offsets(fetch(consumer, 2)) == [0, 1]
+
+
 @pytest.mark.parametrize("failure", ["in the block", "of the commit"])
 def test_a_transaction_that_is_aborted_takes_the_consumer_back(group: ScriptedGroup, failure: str) -> None:
     producer: Any = FakeProducer(KafkaError("of the commit"))

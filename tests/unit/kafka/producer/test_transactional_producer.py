@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -392,6 +393,18 @@ def test_two_threads_take_the_transactional_id_once(cluster: TransactionCluster)
         producer.initialize()
         write(producer, *told("a"))
         producer.commit()
+    assert seen(cluster) == told("a")
+
+
+def test_a_call_that_raised_holds_up_no_other_thread(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        for call in (producer.begin, lambda: producer.initialize(0.0)):
+            with suppress(TransactionStateError, DeadlineExceededError):
+                call()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(write, producer, *told("a")).result(60)
+            other.submit(producer.commit, 60).result(90)
     assert seen(cluster) == told("a")
 
 

@@ -71,6 +71,12 @@ def test_pieces_of_many_partitions_are_one_batch(fetch):
     assert after == dict.fromkeys(range(64), 7)
 
 
+def test_pieces_of_one_partition_are_one_batch_and_the_last_says_how_far_it_is(fetch):
+    found, _, after = fetch(fetched(0, 0, 2), fetched(1, 7, 1), fetched(0, 2, 3, until=9))
+    assert found == [[(0, 0), (0, 1), (1, 7), (0, 2), (0, 3), (0, 4)]]
+    assert after == {0: 9, 1: 8}
+
+
 def test_what_is_large_goes_by_itself_and_behind_what_came_before_it(fetch):
     found, _, after = fetch(fetched(0, 0, 3), fetched(1, 0, 1), fetched(0, 3, BIG), fetched(0, 3 + BIG, 2))
     assert [len(batch) for batch in found] == [4, BIG, 2]

@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, 
 from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionAbortableError
+from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
@@ -839,3 +840,29 @@ def test_jobs_without_a_prefix_do_not_end_each_other(broker: MockBroker) -> None
         assert job.transactional_id.startswith("pykafka-batch-")
         commit_atomic(job, [message], whole.options)
     assert (whole.seen(), whole.open()) == (values_in(0), [])
+
+
+def test_a_record_in_a_marker_topic_that_is_no_marker_stops_the_write(broker: MockBroker) -> None:
+    """Taken for none, a micro-batch that is committed would be written again."""
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, transactionMarkerTopic="m")
+    sink.write(0)
+    keys = {record.key for record in broker.records("m")}
+    with Producer(broker.bootstrap_servers) as producer:
+        for key in keys:
+            producer.send("m", b'{"batch": "x"}', key=key, partition=0)
+    with pytest.raises(ReplayError, match="that is no commit marker"):
+        sink.run_task(0, 0)
+    assert sink.seen() == values_in(0)
+
+
+def test_the_topic_of_a_write_with_a_name_may_be_that_of_its_rows(broker: MockBroker) -> None:
+    sink = Sink(broker, transactionalIdPrefix="jobs", writeId="nightly")
+    sink.options = replace(sink.options, topic=None)
+    columns = RowColumns(names=("topic", "value"), topic=None)
+    for _ in range(2):
+        run = begin_resumable(sink.router, sink.options, sink.once, "nightly")
+        batch = pa.record_batch({"topic": ["t", "t"], "value": pa.array([b"1", b"2"], pa.binary())})
+        message = write_resumable(run, iter([batch]), columns, sink.options, 0)
+        commit_resumable(run, [message], sink.options)
+    assert (sink.seen(), message.skipped) == ([b"1", b"2"], 2)

@@ -37,6 +37,8 @@ def test_the_parts_of_a_split_batch_share_its_memory_to_the_last_byte(records: i
     assert sum(one.records for one in ended) == records
     assert sum(one.reserved for one in ended) == reserved
     assert {one.sending.since for one in ended} == {whole.sending.since}, "the delivery timeout goes on"
+    orders = [one.order for one in reversed(ended)]
+    assert orders == sorted(set(orders)), "each has a place of its own"
 
 
 @pytest.mark.parametrize("is_delivered", [True, False])
