@@ -12,6 +12,8 @@ from support.consumer.simulated_fetch import ID, ONE, records, told
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.fetch_once import fetch_once
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
@@ -39,3 +41,17 @@ def test_the_time_for_which_the_broker_waits_for_records_is_no_delay(
     assert (offsets_of(fetched.columns), fetched.next_offset) == ([10, 11], 12)
     [limit] = limits
     assert least <= limit <= most
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.TOPIC_AUTHORIZATION_FAILED])
+def test_an_error_of_the_partition_is_not_taken_for_an_empty_response(code: ErrorCode) -> None:
+    answer = SimpleNamespace(result=lambda _: told(p0=code))
+    connection = SimpleNamespace(version_of=lambda *_: 13, submit=lambda *_: answer)
+    router: Any = SimpleNamespace(
+        config=ClientConfig(bootstrap_servers=("a:1",)),
+        leader=lambda *_: Leader(1, 5, ID),
+        connection=lambda *_: connection,
+        retry=lambda attempt, **_: attempt(),
+    )
+    with pytest.raises(BrokerError, match=rf"at offset 10: {code.name}"):
+        fetch_once(router, ONE, 10, ConsumerConfig(), Deadline.after_ms(60_000))

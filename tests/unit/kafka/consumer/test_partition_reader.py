@@ -406,6 +406,12 @@ def test_a_partition_is_named_where_several_are_read(cluster: ScriptedCluster) -
         with pytest.raises(ValueError, match="name the partition as a TopicPartition"):
             consumer.position()
         assert [consumer.position(tp) for tp in (0, one, 1, two)] == [3, 3, 7, 7]
+    cluster.create("other")
+    with Consumer(cluster.bootstrap_servers, ["orders", "other"], start="earliest") as consumer:
+        with pytest.raises(ValueError, match="name the partition as a TopicPartition"):
+            consumer.seek(1, partition=0)
+        consumer.seek(1, partition=one)
+        assert [consumer.position(tp) for tp in (one, TopicPartition("other", 0))] == [1, 0]
 
 
 @pytest.mark.parametrize("named", ["index", "partition"])

@@ -22,6 +22,7 @@ from spark_kafka_native.kafka.producer.errors import (
     BufferFullError,
     DeliveryStatus,
     ProducerClosedError,
+    RecordError,
 )
 
 pytestmark = pytest.mark.timed(0.1)
@@ -111,6 +112,15 @@ def test_rows_that_keep_coming_do_not_put_off_those_that_linger(cluster):
             assert time.monotonic() < until
             producer.send_columns(rows, "t")
             time.sleep(0.02)
+
+
+@pytest.mark.parametrize("partition", [4, -1, 2**31])
+def test_a_partition_that_the_topic_does_not_have_is_refused_at_once(cluster, partition):
+    cluster.create("four", 4)
+    with producing(cluster) as producer:
+        producer.send("four", value=b"1", partition=3)
+        with pytest.raises(RecordError, match="four"):
+            producer.send("four", value=b"2", partition=partition)
 
 
 def test_rows_without_a_partition_leave_the_others_where_they_were_sent(cluster):

@@ -306,6 +306,21 @@ def test_the_next_producer_sends_first_what_the_last_could_not(cluster, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
 
 
+def test_a_topic_that_is_gone_keeps_no_spilled_records_of_another(cluster, tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    with open_producer(cluster, tmp_path / "unused") as producer:
+        producer.send("t", value=b"0", partition=0).result(60)
+        data = cluster.arrived[-1].data
+    entries = [TopicPartition(topic, 0) for topic in ("gone", "t", "lost")]
+    folder.keep([NewEntry(where, None, 1, False, "why", data) for where in entries])
+    folder.close()
+    with open_producer(cluster, tmp_path, max_block_ms=200) as producer, pytest.raises(SpillError):
+        producer.flush(60)
+    folder = SpillFolder(str(tmp_path))
+    assert [one.topic_partition.topic for one in folder.entries] == ["gone", "lost"]
+    folder.close()
+
+
 def test_replayed_records_leave_room_for_no_more_than_is_configured(cluster, tmp_path):
     first = open_producer(cluster, tmp_path)
     first.send("t", value=b"0", partition=0).result(60)

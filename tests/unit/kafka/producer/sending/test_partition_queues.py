@@ -6,6 +6,7 @@ import math
 
 from support.producer.sending_batches import batch
 
+from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch
 from spark_kafka_native.kafka.producer.sending.idempotence import ProducerId
@@ -40,6 +41,18 @@ def test_in_a_transaction_only_its_partitions_are_due_and_the_others_are_noted()
     transaction.added([added.topic_partition])
     assert queues.due(0.0) == ([added], math.inf)
     assert transaction.take_wanted() == [other.topic_partition]
+
+
+def test_what_holds_up_some_topics_is_noted_for_no_other() -> None:
+    queues = PartitionQueues(RULES, None)
+    one, other = batch_of(0), batch_of(1)
+    other.topic_partition = TopicPartition("u", 1)
+    for each in (one, other):
+        queues.add(each)
+    lost, late = NetworkError("lost"), NetworkError("late")
+    queues.held_up(lost)
+    queues.held_up(late, ["u"])
+    assert (one.sending.last_error, other.sending.last_error) == (lost, late)
 
 
 def test_a_queue_without_batches_is_retired_and_found_again() -> None:
