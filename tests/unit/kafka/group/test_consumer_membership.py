@@ -206,11 +206,22 @@ def test_it_says_whether_it_means_to_come_back(instance: str | None, epoch: int)
     assert leaving.member_epoch == epoch
 
 
-def test_an_instance_id_in_use_is_an_error_that_says_so() -> None:
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (ErrorCode.UNRELEASED_INSTANCE_ID, r" \(another consumer is in the group with the same group\.inst"),
+        (
+            ErrorCode.UNSUPPORTED_VERSION,
+            r" \(the brokers do not offer group\.protocol=consumer; use classic\)",
+        ),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, r"of group g: "),
+    ],
+)
+def test_an_error_that_ends_the_membership_says_what_to_do(code: ErrorCode, says: str) -> None:
     membership = member("one")
     asked(membership)
-    membership.answered(answer(0, error_code=ErrorCode.UNRELEASED_INSTANCE_ID, assigns=False), 0.0)
-    with pytest.raises(BrokerError, match=r"same group\.instance\.id"):
+    membership.answered(answer(0, error_code=code, assigns=False), 0.0)
+    with pytest.raises(BrokerError, match=f"ConsumerGroupHeartbeat.*{says}"):
         raise membership.failure or AssertionError
 
 
