@@ -156,19 +156,25 @@ def test_what_was_looked_up_before_a_rebalance_does_not_count(group: ScriptedGro
         assert consumer.position(A0) == 2
 
 
-def test_a_seek_counts_while_the_start_is_being_looked_up(
-    group: ScriptedGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer, which came later, would begin the partition once more."""
+@pytest.fixture
+def gate(group: ScriptedGroup, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The first response with committed offsets comes once it is set; a consumer does not wait for it."""
     monkeypatch.setattr(start_offsets, "WAIT_MS", 10)
-    cluster, gate = group.cluster, threading.Event()
+    opened = threading.Event()
 
     def late(request: OffsetFetchRequest, version: int) -> Any:
-        assert gate.wait(WITHIN_S)
+        assert opened.wait(WITHIN_S)
         return group.fetch_offsets(request, version)
 
-    cluster[1].push(OffsetFetchRequest, late)
-    with GroupConsumer(cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
+    group.cluster[1].push(OffsetFetchRequest, late)
+    return opened
+
+
+def test_a_seek_counts_while_the_start_is_being_looked_up(
+    group: ScriptedGroup, gate: threading.Event
+) -> None:
+    """The answer, which came later, would begin the partition once more."""
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
         wait_until("assigned", lambda: begun(consumer) == {A0: None, A1: None})
         consumer.seek(A0, 1)
         assert values(consumer, 1) == [b"1"]
@@ -279,19 +285,9 @@ def test_without_a_reset_policy_the_caller_says_where_to_begin(group: ScriptedGr
         assert sorted(map(str, values(consumer, 2))) == ["b'1'", "b'3'"]
 
 
-def test_close_cancels_the_lookup_that_is_under_way(
-    group: ScriptedGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_cancels_the_lookup_that_is_under_way(group: ScriptedGroup, gate: threading.Event) -> None:
     """Else its thread and its pipes would outlast the consumer."""
-    monkeypatch.setattr(start_offsets, "WAIT_MS", 10)
-    cluster, gate = group.cluster, threading.Event()
-
-    def late(request: OffsetFetchRequest, version: int) -> Any:
-        assert gate.wait(WITHIN_S)
-        return group.fetch_offsets(request, version)
-
-    cluster[1].push(OffsetFetchRequest, late)
-    with GroupConsumer(cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
         wait_until("assigned", lambda: begun(consumer) == {A0: None, A1: None})
         limit = parts_of(consumer).starts._background.deadline(WITHIN_S * 1_000)
         assert not limit.cancelled

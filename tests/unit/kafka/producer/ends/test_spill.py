@@ -509,7 +509,8 @@ def test_a_replayed_batch_whose_halves_cannot_be_kept_stays_in_the_folder(cluste
     assert cluster.values(TP) == [b"first", *values]
 
 
-def test_a_replayed_batch_is_replayed_with_the_numbers_it_was_sent_with(cluster, tmp_path):
+@pytest.mark.parametrize("numbered", ["once", "anew"])
+def test_a_replayed_batch_is_replayed_with_the_numbers_it_was_sent_with(cluster, tmp_path, numbered):
     first = open_producer(cluster, tmp_path)
     first.send("t", value=b"0", partition=0).result(60)
     cluster[1].stop()
@@ -517,6 +518,8 @@ def test_a_replayed_batch_is_replayed_with_the_numbers_it_was_sent_with(cluster,
         first.send("t", value=value, partition=0)
     first.close(0.2)
     cluster[1].start()
+    if numbered == "anew":
+        cluster.script(TP, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     cluster.script(TP, NO_ANSWER)
     second = open_producer(cluster, tmp_path)
     deadline = time.monotonic() + 60
@@ -526,22 +529,6 @@ def test_a_replayed_batch_is_replayed_with_the_numbers_it_was_sent_with(cluster,
     with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as third:
         third.flush(60)
     assert cluster.values(TP) == numbers(0, 3)
-
-
-def test_a_batch_that_is_numbered_anew_is_replayed_with_those_numbers(cluster, tmp_path):
-    first = open_producer(cluster, tmp_path)
-    first.send("t", value=b"0", partition=0).result(60)
-    cluster[1].stop()
-    first.send("t", value=b"1", partition=0)
-    first.close(0.2)
-    cluster[1].start()
-    cluster.script(TP, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), NO_ANSWER)
-    second = open_producer(cluster, tmp_path)
-    wait_until(lambda: cluster.values(TP) == numbers(0, 2))
-    second.close(0.001)
-    with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as third:
-        third.flush(60)
-    assert cluster.values(TP) == numbers(0, 2)
 
 
 def test_a_spilled_batch_that_cannot_be_read_does_not_end_the_producer(cluster, tmp_path):
