@@ -105,3 +105,18 @@ def test_the_cluster_is_checked_if_one_of_its_addresses_can_be_reached(
         f"broker {number} advertises {one}"
         for number, one in enumerate(broker.bootstrap_servers.split(","), start=1)
     ]
+
+
+@pytest.mark.parametrize(("login", "checked"), [("error", ["login"]), ("ok", ["login", "ticket"])])
+def test_each_step_of_kerberos_is_shown_up_to_the_first_that_fails(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, login: str, checked: list[str]
+) -> None:
+    def finding(check: str, status: str) -> Finding:
+        return Finding(check=check, status=status, detail="it is")
+
+    monkeypatch.setattr(kerberos_walk, "login_of", lambda _: None)
+    monkeypatch.setattr(kerberos_walk, "_check_kdcs", lambda *_: [])
+    monkeypatch.setattr(kerberos_walk, "_check_login", lambda *_: finding("login", login))
+    monkeypatch.setattr(kerberos_walk, "_check_ticket", lambda *_: finding("ticket", "error"))
+    found = list(kerberos_walk.check_kerberos("host", config(broker)))
+    assert [one.check for one in found][1:] == checked
