@@ -439,21 +439,27 @@ def test_a_static_leader_that_is_back_leaves_the_assignment_as_it_is() -> None:
     assert sync.assignments == []
 
 
-def test_a_static_leader_that_is_back_compares_with_no_partitions_of_an_earlier_generation() -> None:
-    """Another leader may have assigned those that are new: one rebalance would follow the other."""
+def static_leader_after(end: ErrorCode) -> tuple[ClassicMembership, list[JoinGroupResponseMember]]:
+    """A static member that led generation 3, which has ended so, and has asked to join again; its members."""
     membership = member(group_instance_id="one")
+    subscription = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
+    members = [JoinGroupResponseMember(member_id="me", metadata=subscription)]
     asked(membership)
-    told = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
-    members = [JoinGroupResponseMember(member_id="me", metadata=told)]
     membership.answered(joined(3, leader="me", members=members), 0.0)
     membership.found({"a": 1}, {}, 0.0)
-    asked(membership)
+    assert len(asked(membership).assignments) == 1
     membership.answered(synced(A0), 0.0)
     membership.applied(membership.begin() or Change())
     asked(membership, 3.0)
-    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    membership.answered(heartbeat(end), 3.0)
     membership.applied(membership.begin() or Change())
     asked(membership, 3.0)
+    return membership, members
+
+
+def test_a_static_leader_that_is_back_compares_with_no_partitions_of_an_earlier_generation() -> None:
+    """Another leader may have assigned those that are new: one rebalance would follow the other."""
+    membership, members = static_leader_after(ErrorCode.REBALANCE_IN_PROGRESS)
     membership.answered(joined(5, leader="me", members=members, skip_assignment=True), 3.0)
     asked(membership, 3.0)
     membership.answered(synced(A0, A1), 3.0)
@@ -466,19 +472,7 @@ def test_a_static_leader_that_is_back_compares_with_no_partitions_of_an_earlier_
 
 @pytest.mark.parametrize("leader", ["me", "other"])
 def test_the_assignments_of_an_earlier_generation_are_not_sent_again(leader: str) -> None:
-    membership = member(group_instance_id="one")
-    subscription = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
-    members = [JoinGroupResponseMember(member_id="me", metadata=subscription)]
-    asked(membership)
-    membership.answered(joined(3, leader="me", members=members), 0.0)
-    membership.found({"a": 1}, {}, 0.0)
-    assert len(asked(membership).assignments) == 1
-    membership.answered(synced(A0), 0.0)
-    membership.applied(membership.begin() or Change())
-    asked(membership, 3.0)
-    membership.answered(heartbeat(ErrorCode.ILLEGAL_GENERATION), 3.0)
-    membership.applied(membership.begin() or Change())
-    asked(membership, 3.0)
+    membership, members = static_leader_after(ErrorCode.ILLEGAL_GENERATION)
     membership.answered(joined(4, leader=leader, members=members, skip_assignment=leader == "me"), 3.0)
     sync = asked(membership, 3.0)
     assert isinstance(sync, SyncGroupRequest)

@@ -245,6 +245,10 @@ def test_a_seek_does_not_outlast_the_assignment(group: ScriptedGroup) -> None:
         assert values(consumer, 1)[0] in (b"0", b"2")
 
 
+def offset_lookups(group: ScriptedGroup) -> list[ListOffsetsRequest]:
+    return [one for broker in group.cluster.brokers.values() for one in broker.requests(ListOffsetsRequest)]
+
+
 @pytest.mark.parametrize("level", IsolationLevel)
 def test_the_end_of_a_log_depends_on_the_isolation_level(group: ScriptedGroup, level: IsolationLevel) -> None:
     """With read_committed, the records of an open transaction would be skipped otherwise."""
@@ -254,7 +258,7 @@ def test_the_end_of_a_log_depends_on_the_isolation_level(group: ScriptedGroup, l
         wait_until("begun", lambda: begun(consumer) == {A0: 2, A1: 2})
         consumer.seek(A0, OffsetAt.LATEST)
         assert consumer.lag() == {A0: 0, A1: 0}
-    asked = [one for broker in group.cluster.brokers.values() for one in broker.requests(ListOffsetsRequest)]
+    asked = offset_lookups(group)
     assert len(asked) >= 5
     assert {one.isolation_level for one in asked} == {level}
 
@@ -301,10 +305,9 @@ def test_a_duration_before_now_is_looked_up_in_milliseconds(group: ScriptedGroup
         group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="by_duration:PT1H", **QUICK
     ) as consumer:
         wait_until("begun", lambda: len(places := begun(consumer)) == 2 and None not in places.values())
-    requests = [
-        one for broker in group.cluster.brokers.values() for one in broker.requests(ListOffsetsRequest)
+    asked = [
+        part.timestamp for one in offset_lookups(group) for topic in one.topics for part in topic.partitions
     ]
-    asked = [part.timestamp for one in requests for topic in one.topics for part in topic.partitions]
     times = [one for one in asked if one != -1]  # the end counts where no record is younger
     assert times
     assert all(began_ms <= one + 3_600_000 <= time.time() * 1_000 + 1 for one in times)

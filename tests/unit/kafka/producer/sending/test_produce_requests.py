@@ -43,6 +43,16 @@ def speaking(last_version):
     return SimpleNamespace(version_of=version_of, address="h:1")
 
 
+def connections_to(*node_ids, config=None, by=lambda _when: None):
+    """To brokers of which nothing else is known."""
+    router = SimpleNamespace(
+        config=SimpleNamespace(request_timeout_ms=10_000),
+        snapshot=SimpleNamespace(brokers=dict.fromkeys(node_ids)),
+    )
+    timer = SimpleNamespace(by=by)
+    return ProduceConnections(router, config or ProducerConfig(), StatsRecorder(), timer, None)
+
+
 class NeverAnswering:
     """A connection with requests that stay unanswered; says whether it was given up."""
 
@@ -68,11 +78,7 @@ class NeverAnswering:
 )
 def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, last_answer_at, now, late):
     due = []
-    router = SimpleNamespace(
-        config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: None})
-    )
-    timer = SimpleNamespace(by=due.append)
-    connections = ProduceConnections(router, ProducerConfig(), StatsRecorder(), timer, None)
+    connections = connections_to(1, by=due.append)
     broker, connection = connections.of(1, 0), NeverAnswering()
     pending = SimpleNamespace(done=False)
     broker.connection, broker.last_answer_at = connection, last_answer_at
@@ -112,11 +118,7 @@ class Broken(NeverAnswering):
 
 def test_answers_of_a_broker_are_acted_on_before_another_broker_is_read():
     """Answers that were read and not acted on would be lost with the error of the next read."""
-    router = SimpleNamespace(
-        config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: 0, 2: 0})
-    )
-    timer = SimpleNamespace(by=lambda _when: None)
-    connections = ProduceConnections(router, ProducerConfig(), StatsRecorder(), timer, None)
+    connections = connections_to(1, 2)
     for node_id, connection in ((1, NeverAnswering()), (2, Broken())):
         broker = connections.of(node_id, 0)
         broker.connection = connection
@@ -238,11 +240,7 @@ def test_a_cluster_without_topic_ids_is_written_to_by_name():
 @pytest.mark.parametrize("acks", list(Acks))
 def test_records_of_a_request_that_was_not_written_are_not_delivered(acks):
     """With acks=0 too: nothing but the failed request says so."""
-    router = SimpleNamespace(
-        config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: 0})
-    )
-    config = ProducerConfig(acks=acks, enable_idempotence=None)
-    connections = ProduceConnections(router, config, StatsRecorder(), None, None)
+    connections = connections_to(1, config=ProducerConfig(acks=acks, enable_idempotence=None))
     broker = connections.of(1, 0)
     broker.connection = NeverAnswering()
     broker.in_flight.append(SimpleNamespace(pending=Lost(), sent_at=0.0, batches=["batch"]))
