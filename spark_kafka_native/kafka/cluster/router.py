@@ -363,7 +363,7 @@ def router_for(config: ClientConfig) -> Router:
         if router is None:
             router = _routers[config] = Router(config)
             # By reference counting: nothing in a router may refer back to it, or its sockets would stay open
-            # until the next garbage collection.
+            # until the next garbage collection; for good if it is in `Brokers`, which the finalizer keeps.
             weakref.finalize(router, router._brokers.close).atexit = False
         _warm[config] = router, now
         _warm.move_to_end(config)
