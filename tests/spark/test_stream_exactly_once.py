@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 from pyspark import TaskContext
+from pyspark.errors import StreamingQueryException
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
@@ -194,12 +195,16 @@ def test_a_commit_that_raises_after_its_effect_costs_nothing(peer, spark, kafka,
     assert seen(peer, spark, kafka, topic) == each_once(20)
 
 
-def test_a_stop_in_the_middle_of_a_batch_leaves_nothing_open(spark, kafka, topics, once):
+def test_a_batch_that_is_cancelled_leaves_nothing_open(spark, kafka, topics, once):
+    """`query.stop()` also interrupts the query's thread, and with it an abort that Spark has begun."""
     spark.dataSource.register(StandingSource)
     query = once("standing", waits=False, **{"kafka.linger.ms": "0"})
     try:
         await_open(kafka, query.id, ["0", "1"])
         await_a_task(spark)
+        spark.sparkContext.cancelJobGroup(query.runId)
+        with pytest.raises(StreamingQueryException, match="cancelled"):
+            query.awaitTermination(120)
     finally:
         query.stop()
     await_open(kafka, query.id, [])
