@@ -205,6 +205,7 @@ class TypedInput:
         self._encoder: Encoder | None = None
         self._wrapped = False
         self._payload = payload
+        self._given = given
         if self.is_text or isinstance(given, JsonText):
             return
         known = given.with_settings(resolve_registry)
@@ -249,26 +250,31 @@ class TypedInput:
         return found, None
 
     def _encoded(self, texts: Sequence[bytes]) -> tuple[list[bytes], str | None]:
-        """JSON in the format, up to the first that does not fit."""
+        """JSON in the format, up to the first that does not fit. Raises `ConfigError` for what a format
+        must not give."""
         import numpy as np
 
         from ..formats import EncodeError
         from ..formats.arrays import binaries, validity
+        from ..formats.bad_records import decode_column, encode_column
+        from ..kafka.consumer.typed_records import config_errors
 
         assert self._decoder is not None
         assert self._encoder is not None
-        decoded = self._decoder.decode(binaries(texts))
-        rows = decoded.array.field(0) if self._wrapped else decoded.array
-        end, reason = len(rows), None
-        if rows.null_count:
-            end, reason = int(np.argmin(validity(rows))), "it is empty"
-        if decoded.bad.rows and decoded.bad.rows[0] <= end:
-            end, reason = decoded.bad.rows[0], decoded.bad.reasons[0].removeprefix("`v` ")
-        while True:
-            try:
-                return self._encoder.encode(rows[:end]).to_pylist(), reason
-            except EncodeError as error:  # of a row before the end, and perhaps not of the first
-                end, reason = error.row, error.reason
+        what = f"'{self._given.name}' of the {self._payload}"
+        with config_errors(self._payload, self._given):
+            decoded = decode_column(self._decoder, binaries(texts), self._decoder.type, what)
+            rows = decoded.array.field(0) if self._wrapped else decoded.array
+            end, reason = len(rows), None
+            if rows.null_count:
+                end, reason = int(np.argmin(validity(rows))), "it is empty"
+            if decoded.bad.rows and decoded.bad.rows[0] <= end:
+                end, reason = decoded.bad.rows[0], decoded.bad.reasons[0].removeprefix("`v` ")
+            while True:
+                try:
+                    return encode_column(self._encoder, rows[:end], what).to_pylist(), reason
+                except EncodeError as error:  # perhaps not of the first that does not fit
+                    end, reason = error.row, error.reason
 
     def headers(self, headers: Headers) -> Headers:
         """Those of a record with such a payload, as `with_header_ids` has them."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from .errors import FormatError
+from .errors import EncodeError, FormatError
 from .format import BadRows, Decoded, Decoder, Encoder, HeaderDecoder
 
 _TOO_LARGE: Final = (OverflowError, pa.ArrowCapacityError)
@@ -94,7 +94,8 @@ def decode_column(
 
 
 def encode_column(encoder: Encoder, rows: pa.Array, what: str) -> pa.Array:
-    """``rows`` encoded. Raises `EncodeError` for a row that can't be, `FormatError` as `decode_column`."""
+    """``rows`` encoded. Raises `EncodeError` for a row that can't be, `FormatError` as `decode_column`, and
+    for a null in place of a row that is none: that record would be a tombstone."""
     try:
         payloads = encoder.encode(rows)
     except _TOO_LARGE as error:
@@ -102,9 +103,19 @@ def encode_column(encoder: Encoder, rows: pa.Array, what: str) -> pa.Array:
             f"{len(rows)} rows make more than 2 GiB with the format {what}, and Arrow has no place for that: "
             "write fewer at once (in Spark spark.sql.execution.arrow.maxRecordsPerBatch)"
         ) from error
-    if len(payloads) == len(rows) and pa.types.is_binary(payloads.type):
-        return payloads
-    raise FormatError(
-        f"The format {what} gave {len(payloads)} values of {payloads.type} for {len(rows)} rows, "
-        "instead of as many of binary"
-    )
+    except EncodeError as error:
+        if 0 <= error.row < len(rows):
+            raise
+        raise FormatError(
+            f"The format {what} can't write row {error.row} of {len(rows)}: {error.reason}"
+        ) from error
+    if len(payloads) != len(rows) or not pa.types.is_binary(payloads.type):
+        raise FormatError(
+            f"The format {what} gave {len(payloads)} values of {payloads.type} for {len(rows)} rows, "
+            "instead of as many of binary"
+        )
+    if payloads.null_count != rows.null_count:
+        raise FormatError(
+            f"The format {what} gave {payloads.null_count} nulls for {len(rows)} rows with {rows.null_count}"
+        )
+    return payloads

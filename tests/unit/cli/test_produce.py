@@ -15,8 +15,9 @@ from spark_kafka_native.cli import produce
 from spark_kafka_native.cli.main import Stopped, main
 from spark_kafka_native.cli.produce import InputError, _NewRecord
 from spark_kafka_native.cli.typed_records import TypedInput
-from spark_kafka_native.formats import ColumnFormat
+from spark_kafka_native.formats import ColumnFormat, EncodeError
 from spark_kafka_native.formats.json.json_text import JsonText
+from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.testing import MockBroker
 
@@ -95,6 +96,35 @@ def test_a_copied_record_names_only_the_schema_under_which_it_is_written() -> No
     assert [record.value for record in written] == [b"x", None]
     assert written[0].headers == (*others, ("__value_schema_id", b"\1new"))
     assert written[1].headers == copied  # a tombstone has no schema
+
+
+class Faulty:
+    """An encoder of another package that does not keep to the protocol."""
+
+    def __init__(self, made: pa.Array | EncodeError) -> None:
+        self.made = made
+
+    def encode(self, _rows: pa.Array) -> pa.Array:
+        if isinstance(self.made, EncodeError):
+            raise self.made
+        return self.made
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (pa.array([b"x"]), "gave 1 values of binary for 2 rows"),
+        (pa.array([b"x", None]), "gave 1 nulls for 2 rows with 0"),
+        (EncodeError(2, "too deep"), "can't write row 2 of 2: too deep"),
+        (EncodeError(-1, "too deep"), "can't write row -1 of 2: too deep"),
+    ],
+    ids=["too few", "tombstones", "a row behind the end", "a row before the first"],
+)
+def test_a_format_that_would_lose_lines_is_refused(made: pa.Array | EncodeError, text: str) -> None:
+    one = TypedInput(FORMATS["columns"], "value", "t")
+    one._encoder = Faulty(made)
+    with pytest.raises(ConfigError, match=f"value_format=.*: The format '.*' of the value {text}"):
+        one.encode([b'{"id": 1}', b'{"id": 2}'])
 
 
 class Typing(io.RawIOBase):
