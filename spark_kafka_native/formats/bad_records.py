@@ -21,6 +21,7 @@ class BadRecords:
     def __init__(self) -> None:
         self._reasons: dict[int, list[tuple[str, str]]] = {}
         """By row, with the name of each payload."""
+        self._passing: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._reasons)
@@ -29,6 +30,7 @@ class BadRecords:
         """Those of one ``payload``: ``key`` or ``value``. The key comes first."""
         for row, reason in zip(bad.rows, bad.reasons, strict=True):
             self._reasons.setdefault(row, []).append((payload, reason))
+        self._passing.update(bad.passing)
 
     @property
     def rows(self) -> list[int]:
@@ -42,6 +44,10 @@ class BadRecords:
     def reason(self, row: int) -> str:
         """Why ``row`` is bad, for people."""
         return "; ".join(f"the {name} can't be decoded: {text}" for name, text in self._reasons[row])
+
+    def is_passing(self, row: int) -> bool:
+        """True if another reading may find ``row`` good."""
+        return row in self._passing
 
     def good(self, length: int) -> pa.Array:
         """Which of ``length`` rows are good, boolean."""

@@ -25,6 +25,8 @@ class BadRows:
     rows: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()
     """As long as ``rows``. Short: a reason quotes no more than a few characters of the data."""
+    passing: tuple[int, ...] = ()
+    """Those of ``rows`` that may be read another time, as the registry does not know their schema yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class RegistryDecoder:
         """
         unknown: list[SchemaKey] = []
 
-        def decoder_of(key: SchemaKey) -> Decoder | str:
+        def decoder_of(key: SchemaKey) -> Decoder | str | UnknownSchemaError:
             try:
                 return self._decoder(key)
             except UnknownSchemaError as error:
@@ -67,7 +67,7 @@ class RegistryDecoder:
                         f"More than {MAX_UNKNOWN} schemas of one batch of records are not in the schema "
                         f"registry at {self._registry.url}: they are records of another registry, or of none"
                     ) from error
-                return str(error)
+                return error
 
         return _decode_parts(self.type, payloads, headers, decoder_of)
 
@@ -139,7 +139,7 @@ def _decode_parts(
     kind: pa.DataType,
     payloads: pa.Array,
     headers: pa.Array | None,
-    decoder_of: Callable[[SchemaKey], Decoder | str],
+    decoder_of: Callable[[SchemaKey], Decoder | str | UnknownSchemaError],
 ) -> Decoded:
     """``payloads`` as an array of ``kind``, each with the decoder for its schema, or bad for the reason why
     there is none."""
@@ -151,8 +151,9 @@ def _decode_parts(
             parts.add_bad(part.rows, part.reason)
             continue
         decoder = decoder_of(part.key)
-        if isinstance(decoder, str):
-            parts.add_bad(_rows(part, payloads), decoder)
+        if isinstance(decoder, str | UnknownSchemaError):
+            is_passing = not isinstance(decoder, str)
+            parts.add_bad(_rows(part, payloads), str(decoder), is_passing=is_passing)
             continue
         _first_schemas.note(kind, part.key)
         if part.rows is None:
@@ -174,9 +175,12 @@ class _Parts:
         self._arrays: list[pa.Array] = []
         self._rows: list[npt.NDArray[np.int64]] = []
         self._bad: dict[int, str] = {}
+        self._passing: set[int] = set()
 
-    def add_bad(self, rows: npt.NDArray[np.int64], reason: str) -> None:
+    def add_bad(self, rows: npt.NDArray[np.int64], reason: str, *, is_passing: bool = False) -> None:
         self._bad.update(dict.fromkeys(rows.tolist(), reason))
+        if is_passing:
+            self._passing.update(rows.tolist())
 
     def add(self, rows: npt.NDArray[np.int64], decoded: Decoded) -> None:
         self._arrays.append(decoded.array)
@@ -186,7 +190,8 @@ class _Parts:
 
     def joined(self) -> Decoded:
         bad = sorted(self._bad)
-        return Decoded(self._array(), BadRows(tuple(bad), tuple(self._bad[row] for row in bad)))
+        reasons = tuple(self._bad[row] for row in bad)
+        return Decoded(self._array(), BadRows(tuple(bad), reasons, tuple(sorted(self._passing))))
 
     def _array(self) -> Any:
         if not self._arrays:

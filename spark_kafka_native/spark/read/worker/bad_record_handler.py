@@ -38,6 +38,8 @@ class UndecodedRecord:
     stages: tuple[str, ...]
     """``key``, ``value``, or both: what can't be decoded."""
     reason: str
+    is_passing: bool = False
+    """True if another attempt may decode it: its schema is not known yet."""
 
 
 class Letters(Protocol):
@@ -64,7 +66,11 @@ class BadRecordHandler:
         found: dict[TopicPartition, list[UndecodedRecord]] = {}
         for row, run in zip(rows, np.searchsorted(ends, rows, side="right").tolist(), strict=True):
             one = UndecodedRecord(
-                row=row, offset=int(offsets[row]), stages=bad.stages(row), reason=bad.reason(row)
+                row=row,
+                offset=int(offsets[row]),
+                stages=bad.stages(row),
+                reason=bad.reason(row),
+                is_passing=bad.is_passing(row),
             )
             found.setdefault(runs.topic_partitions[run], []).append(one)
         for tp, ones in found.items():

@@ -6,7 +6,8 @@ records of this range before it have their letters. Spark may read the range aga
 after a restart. That attempt first takes the transactional id, which ends the transactions of earlier ones
 for good, then reads the marker, and leaves out what lies before it. A marker counts for one range, one topic
 id and one way of decoding only: if any of them is another one, records may be bad that were not before, and a
-letter too many is better than none. See docs/decisions/0019-dead-letters-have-markers.md.
+letter too many is better than none. Nor does it count for records of a schema that is not known yet: they may
+have been good when it was written. See docs/decisions/0019-dead-letters-have-markers.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ....kafka.model import OffsetToCommit, TopicPartition
 from ....kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ....kafka.producer.transactional_producer import TransactionalProducer
 from ....kafka.records.columns import RecordColumns, build_index
+from ....version import __version__
 from ...write.marker_store import close_producer, decided_offsets, find_offsets
 from ..offset_range import OffsetRange
 from ..schema import RowSchema
@@ -110,13 +112,16 @@ class DeadLetters:
         try:
             producer.begin()
             before = find_offsets(self.router, name, tp, None).get(tp)
-            due = [one for one in bad if one.offset >= self._position(tp, before)]
+            position = self._position(tp, before)
+            due = [one for one in bad if one.is_passing or one.offset >= position]
             if not due:
                 return
             for one, record in zip(due, _select(records, due).records(), strict=True):
                 headers = [*record.headers, *self._origin(tp, one, record.timestamp_ms)]
                 producer.send(self.topic, record.value, key=record.key, headers=headers)
-            marker = OffsetToCommit(offset=due[-1].offset + 1, metadata=self._range_text(tp))
+            # Never back: pieces that come later may have letters already.
+            end = max(position, due[-1].offset + 1)
+            marker = OffsetToCommit(offset=end, metadata=self._range_text(tp))
             producer.send_offsets({tp: marker}, name)
             # The coordinator that has taken this one in knows those committed before; a broker that was
             # deposed may have answered the first question.
@@ -171,15 +176,19 @@ def _query_id() -> str:
 
 
 def _digest(schema: RowSchema) -> str:
-    """Of how records are decoded: with another schema or setting other records are bad. And of the topic for
-    letters: two sources of a query may have two. Settings of registries are left out: they may be secret, and
-    the schemas found there are among the others."""
+    """Of how records are decoded: with another schema, setting, registry or version other records are bad.
+    And of the topic for letters: two sources of a query may have two. Other settings of registries are left
+    out: they may be secret."""
     rules: list[Any] = [
         (
             one.format.payload, one.format.name, str(one.kind),
-            [pair for pair in one.format.settings if not pair[0].startswith("registry.")],
+            [(name, text) for name, text in one.format.settings if _is_rule(name)],
         )
         for one in schema.decoded
     ]  # fmt: skip
-    rules.append(None if schema.letters is None else schema.letters.topic)
+    rules += [None if schema.letters is None else schema.letters.topic, __version__]
     return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:12]
+
+
+def _is_rule(setting: str) -> bool:
+    return setting == "registry.url" or not setting.startswith("registry.")

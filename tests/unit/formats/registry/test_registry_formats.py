@@ -87,6 +87,14 @@ def test_rows_of_several_schemas_stay_in_their_places() -> None:
     assert "not written with a schema registry" in decoded.bad.reasons[1]
 
 
+def test_what_is_bad_for_an_unknown_schema_may_pass() -> None:
+    rows = [frame_id(1) + b"a", frame_id(2) + b"b", None, b"junk", frame_id(1) + b"!c", frame_id(2) + b"d"]
+    decoded = decoder(FakeRegistry(known=lambda id: id == 1)).decode(binary(*rows))
+    assert decoded.bad.rows == (1, 3, 4, 5)
+    assert decoded.bad.passing == (1, 5)
+    assert decoder(FakeRegistry(known=lambda _: False)).decode(binary(rows[0])).bad.passing == (0,)
+
+
 def test_one_schema_is_decoded_in_one_piece() -> None:
     decoded = decoder().decode(binary(frame_id(5) + b"a", None, frame_id(5) + b"!b"))
     assert decoded.array.to_pylist() == ["5:a", None, None]

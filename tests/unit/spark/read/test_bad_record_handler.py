@@ -17,6 +17,7 @@ from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.payload_formats import LetterOptions, ReadFormats
 from spark_kafka_native.spark.read.read_options import ReadOptions, StreamOptions
 from spark_kafka_native.spark.read.schema import RowSchema
+from spark_kafka_native.spark.read.worker import dead_letters
 from spark_kafka_native.spark.read.worker.arrow_rows import RowLayout
 from spark_kafka_native.spark.read.worker.bad_record_handler import BadRecordHandler, UndecodedRecord
 from spark_kafka_native.spark.read.worker.dead_letters import _digest
@@ -170,11 +171,18 @@ def test_the_prefix_of_names_is_an_option() -> None:
 
 def test_another_way_of_decoding_has_markers_of_its_own_and_another_password_has_not() -> None:
     plain = {"dlq.topic": "d"}
-    same = {"registry.user": "me", "registry.password": "x", "registry.url": "https://r"}
-    assert _digest(schema("dlq", **plain)) == _digest(schema("dlq", **plain, **same))
-    assert _digest(schema("dlq", **plain)) != _digest(
-        schema("dlq", **plain, **{"value.timeZone": "Asia/Tokyo"})
-    )
+    one = plain | {"registry.url": "https://r,https://s", "registry.user": "me", "registry.password": "x"}
+    same = one | {"registry.password": "y"}
+    assert _digest(schema("dlq", **one)) == _digest(schema("dlq", **same))
+    others = (plain, one | {"registry.url": "https://r"}, one | {"value.timeZone": "Asia/Tokyo"})
+    assert len({_digest(schema("dlq", **other)) for other in (one, *others)}) == 4
+
+
+def test_another_version_has_markers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that one can decode may be bad to the other."""
+    before = _digest(schema("dlq", **{"dlq.topic": "d"}))
+    monkeypatch.setattr(dead_letters, "__version__", "0.0.0")
+    assert _digest(schema("dlq", **{"dlq.topic": "d"})) != before
 
 
 def test_another_type_or_value_of_a_setting_is_another_way_of_decoding() -> None:
