@@ -176,7 +176,7 @@ class Exchange:
         if whole is None:
             body = self._body(request, faults)
             if body is None:
-                return Outgoing(b"")
+                return Outgoing(b"", Then.CLOSE if any(one.is_hang_up for one in faults) else Then.NEXT)
             whole = _frame(request, spec, body)
         return _spoil(whole, faults)
 

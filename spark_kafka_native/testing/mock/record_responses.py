@@ -7,7 +7,7 @@ from functools import partial
 
 from ...kafka.error_code import ErrorCode
 from .mock_cluster import Call, MockCluster, Respond, each_partition
-from .script import Fields
+from .script import Effect, Fields
 from .transactions import TransactionCoordinator
 
 _READ_COMMITTED = 1
@@ -26,7 +26,7 @@ def record_responders(cluster: MockCluster, transactions: TransactionCoordinator
 
 
 def produce(cluster: MockCluster, transactions: TransactionCoordinator, call: Call) -> Fields | None:
-    """Produce; no response with ``acks=0``."""
+    """Produce. With ``acks=0`` there is no response, and an error closes the connection."""
 
     def append(topic: str | None, part: Fields) -> Fields:
         code, log = cluster.led_log(call, topic, part["index"])
@@ -40,7 +40,11 @@ def produce(cluster: MockCluster, transactions: TransactionCoordinator, call: Ca
     keys = ("partition_responses", "index")
     responses = each_partition(cluster, call, call.fields["topic_data"], keys, append)
     cluster.changed.notify_all()
-    return None if call.fields["acks"] == 0 else {"responses": responses}
+    if call.fields["acks"]:
+        return {"responses": responses}
+    if any(part["error_code"] for topic in responses for part in topic["partition_responses"]):
+        call.faults.append(Effect().hang_up())
+    return None
 
 
 def fetch(cluster: MockCluster, call: Call) -> Fields:

@@ -59,6 +59,8 @@ class BackgroundLookups:
         self._backoff = Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms)
         self.finished: deque[Answer] = deque()
         """What the sender's thread is to do next."""
+        self.unsure: set[str] = set()
+        """Topics that get nothing before they have been asked about."""
         self._wanted: dict[str, None] = {}
         self._refreshed_at: dict[str, float] = {}
         """When a topic was last asked about because of its age."""
@@ -100,6 +102,15 @@ class BackgroundLookups:
             if queue.waiting and self._topics.leader(queue.topic_partition) == broker.node_id:
                 queue.held_up(error)
                 self.refresh(queue.topic_partition.topic)
+
+    def closed_by(self, broker: BrokerConnection) -> None:
+        """With acks=0 that is all that a broker says of an error: look up the leaders before it gets more."""
+        broker.connection = None
+        topics = self._topics.metadata.topics
+        for topic in (one.topic for one in self._topics.all() if one.topic in topics):
+            if any(partition.leader == broker.node_id for partition in topics[topic].partitions.values()):
+                self.unsure.add(topic)
+                self.refresh(topic)
 
     def refresh(self, topic: str) -> None:
         """Ask for the topic's partitions and their leaders, at the next `ask_metadata`."""
@@ -207,6 +218,7 @@ class BackgroundLookups:
 
     def _refreshed(self, topics: Collection[str], error: KafkaError | None) -> KafkaError | None:
         self._asking_metadata = frozenset()
+        self.unsure -= set(topics)
         if error is not None and _is_final(error):
             return error
         metadata, now = self._topics.metadata, self._timer.clock()

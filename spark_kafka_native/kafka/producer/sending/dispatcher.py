@@ -61,6 +61,8 @@ class Dispatcher:
         due, next_at = self._queues.due(now)
         self._timer.by(next_at)
         for queue in due:
+            if queue.topic_partition.topic in self._lookups.unsure:
+                continue  # the answer wakes us
             found = self._leader(queue, now)
             if isinstance(found, GiveUp):
                 given_up.append(found)
@@ -80,6 +82,8 @@ class Dispatcher:
             gone = queue.denied(known.error_code, now)
             if gone or not known.error_code.retriable:
                 cause = BrokerError(known.error_code, f"topic {topic}", operation="Describe")
+                # Later records must not fail for this answer, too: the topic may be back by then.
+                self._lookups.refresh(topic)
                 return GiveUp(list(queue.waiting), str(cause), cause, retriable=False)
         found = None if known is None else known.partitions.get(index)
         if found is not None and found.leader is not None and found.leader in metadata.brokers:
@@ -104,6 +108,8 @@ class Dispatcher:
             if not leaving and (broker.in_flight or connection.alive()):
                 return True
         if not broker.in_flight:
+            if connection is not None and self._connections.unanswered and not connection.alive():
+                self._lookups.closed_by(broker)
             self._lookups.connect(broker, now)
         return False
 

@@ -187,6 +187,8 @@ class ProduceConnections:
     ) -> None:
         self.max_in_flight = config.max_in_flight
         """Requests on one connection."""
+        self.unanswered = config.acks is Acks.NONE
+        """True if brokers do not answer."""
         self.max_bytes = config.max_request_size or MAX_REQUEST_BYTES
         """Of one request."""
         self._router = router
@@ -267,7 +269,7 @@ class ProduceConnections:
             response = request.pending.result(0)
         except KafkaError as error:
             return [Unanswered(batch, error) for batch in request.batches]
-        if self._config.acks is Acks.NONE:
+        if self.unanswered:
             return [Written(batch) for batch in request.batches]
         matched = request.match(response)
         request.pending.release()

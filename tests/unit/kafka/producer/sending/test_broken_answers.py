@@ -10,14 +10,17 @@ from support.brokers.produce_cluster import (
 from support.brokers.scripted_broker import Cut, Dribble, Late, Raw
 from support.producer.producing import TP, numbers, producing, send, wait_until
 
+from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import Acks
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
 )
+from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest, ProduceResponse
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import MockBroker
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -96,6 +99,44 @@ def test_a_new_leader_gets_what_follows_where_no_broker_answers(two_brokers):
         producer._router.refresh(("t",), Deadline.after_ms(10_000))
         assert send(producer, 1, start=1)[0].result(20).status is DeliveryStatus.POSSIBLY_PERSISTED
         wait_until(lambda: two_brokers.values(TP) == numbers(2))
+
+
+@pytest.mark.parametrize("change", ["moved", "recreated"])
+def test_a_connection_that_ends_is_the_error_where_no_broker_answers(change):
+    """The broker closes it, so that the client looks up the leader (KafkaApis.handleProduceRequest)."""
+    with MockBroker(brokers=2) as broker:
+        broker.create_topic("t")
+        with Producer(broker.bootstrap_servers, acks=0, linger_ms=0) as producer:
+            producer.send("t", value=b"before")
+            wait_until(lambda: broker.records("t"))
+            if change == "moved":
+                broker.move_leader("t", 0, 3 - broker.leader("t", 0))
+            else:
+                with Admin(broker.bootstrap_servers) as admin:
+                    admin.delete_topics(["t"])
+                broker.create_topic("t")
+
+            def arrives():
+                producer.send("t", value=b"?")
+                return any(record.value == b"?" for record in broker.records("t"))
+
+            wait_until(arrives, 20)
+            producer.flush(60)
+            for number in range(50):
+                producer.send("t", value=b"%d" % number)
+            wait_until(lambda: [one.value for one in broker.records("t")][-50:] == numbers(50))
+
+
+def test_a_topic_that_was_denied_once_is_asked_about_again():
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        with Producer(broker.bootstrap_servers, linger_ms=0) as producer:
+            producer.send("t", value=b"0").result(60)
+            denied = broker.on("Metadata", topic="t", times=1).fail("TOPIC_AUTHORIZATION_FAILED")
+            broker.on("Produce", times=1).fail("NOT_LEADER_OR_FOLLOWER")
+            assert "TOPIC_AUTHORIZATION_FAILED" in str(producer.send("t", value=b"1").exception(60))
+            assert denied.used
+            wait_until(lambda: producer.send("t", value=b"2").exception(60) is None, 20)
 
 
 @pytest.mark.parametrize("length", [0, 3, 4, 9, 30])

@@ -115,8 +115,45 @@ def test_when_a_connection_is_used_and_when_another_is_wanted(
     broker.connection = SimpleNamespace(
         closed=closed, muted_ms=0.0, address="h:1", renewal_due=renewal_due, alive=lambda: alive
     )
-    reached = Dispatcher(topics, None, None, lookups, None, None)._is_usable(broker, 0.0)
+    connections = SimpleNamespace(unanswered=False)
+    reached = Dispatcher(topics, None, connections, lookups, None, None)._is_usable(broker, 0.0)
     assert (reached, connected) == (expected == "use", [broker] if expected == "connect" else [])
+
+
+@pytest.mark.parametrize(
+    ("unanswered", "address", "alive", "is_an_error"),
+    [
+        (True, "h:1", False, True),
+        (False, "h:1", False, False),
+        (True, "h:1", True, False),
+        (True, "h:2", True, False),
+    ],
+)
+def test_a_connection_that_its_broker_closed_is_an_error_where_it_does_not_answer(
+    unanswered, address, alive, is_an_error
+):
+    topics = SimpleNamespace(metadata=SimpleNamespace(brokers={1: SimpleNamespace(host="h", port=1)}))
+    seen = []
+    lookups = SimpleNamespace(connect=lambda *_: None, closed_by=seen.append)
+    broker = BrokerConnection(1)
+    broker.connection = SimpleNamespace(
+        closed=False, muted_ms=0.0, address=address, renewal_due=False, alive=lambda: alive
+    )
+    connections = SimpleNamespace(unanswered=unanswered)
+    Dispatcher(topics, None, connections, lookups, None, None)._is_usable(broker, 0.0)
+    assert seen == ([broker] if is_an_error else [])
+
+
+def test_a_topic_that_is_being_asked_about_gets_nothing():
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    half.queues.add(batch(1))
+    lookups = SimpleNamespace(unsure={"t"})
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    assert (dispatcher.send(0.0), one.requests) == ([], [])
+    lookups.unsure.clear()
+    dispatcher.send(0.0)
+    assert len(one.requests) == 1
 
 
 class OneBroker:
@@ -140,7 +177,11 @@ class OneBroker:
         )
         self.requests = []
         self.connections = SimpleNamespace(
-            of=lambda _node_id, _partition: self.broker, post=self.post, max_in_flight=5, max_bytes=1 << 20
+            of=lambda _node_id, _partition: self.broker,
+            post=self.post,
+            max_in_flight=5,
+            max_bytes=1 << 20,
+            unanswered=False,
         )
 
     def post(self, broker, batches, _topic_ids, _now):
@@ -165,13 +206,14 @@ def test_when_the_records_of_a_topic_with_an_error_are_given_up(code, given_up_a
     waiting = [batch(1), batch(2)]
     for each in waiting:
         half.queues.add(each)
-    lookups = SimpleNamespace(refresh=asked.append)
+    lookups = SimpleNamespace(refresh=asked.append, unsure=())
     dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
     for now in (0.0, 29.0, 31.0):
         given_up = dispatcher.send(now)
         if now == given_up_at:
             assert [(each.batches, each.retriable) for each in given_up] == [(waiting, False)]
             assert given_up[0].cause.error_code is code
+            assert asked == ["t"]  # the next records must not fail for the same answer
             return
         assert given_up == []
         assert asked.pop() == "t"
@@ -188,7 +230,8 @@ def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_oth
     other.topic_partition = TopicPartition("t", 1)
     for waiting in (lost, follows, other):
         half.queues.add(waiting)
-    dispatcher = Dispatcher(one.topics, half.queues, one.connections, None, half.spilling, half.timer)
+    lookups = SimpleNamespace(unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
     (given_up,) = dispatcher.send(0.0)
     assert (given_up.batches, given_up.retriable) == ([lost], True)
     assert "it can't be read from the spill folder" in given_up.reason
@@ -226,7 +269,7 @@ def test_batches_of_which_nothing_was_written_keep_their_places_and_their_broker
         raise error
 
     one.connections.post = refuse
-    lookups = SimpleNamespace(unreachable=lambda *told: failed.append(told))
+    lookups = SimpleNamespace(unreachable=lambda *told: failed.append(told), unsure=())
     dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
     assert dispatcher.send(0.0) == []
     assert failed == [(one.broker, error)]
