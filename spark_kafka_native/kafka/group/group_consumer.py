@@ -106,6 +106,8 @@ class GroupConsumer:
         self._taken: Taken | None = None
         self._read_by: dict[str, int] = {}
         self._undelivered: Taken | None = None
+        self._handled: BaseException | None = None
+        """Of a read within an ``except``: the exception of that, which says nothing about the records."""
         self._closed = False
         weakref.finalize(self, self._member.abandon).atexit = False
         weakref.finalize(self, self._commits.queue.abandon).atexit = False
@@ -433,11 +435,15 @@ class GroupConsumer:
         handler that interrupts a call of the consumer closes it at the end of that call, and a read raises
         `ConsumerClosedError`. Raises `RuntimeError` in a callback of `commit_async`.
         """
+        error = sys.exception()
+        self._close_now_or_late(done=error is None or error is self._handled)
+
+    def _close_now_or_late(self, *, done: bool) -> None:
         self._commits.queue.raise_if_callback("close()")
         if threading.get_ident() in self._callers and not self._rebalance.callbacks.running:
             self._close_asked = True
         else:
-            self._close(done=sys.exception() is None and not within_handler())
+            self._close(done=done and not within_handler())
 
     def _close_late(self) -> None:
         self._close(done=False)
@@ -453,7 +459,7 @@ class GroupConsumer:
         try:
             self._give_up_all(done=done)
         finally:
-            self._closed = True
+            self._closed, self._handled = True, None
             try:
                 self._starts.stop_looking()
                 self._reader.close()
@@ -476,7 +482,7 @@ class GroupConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._close_now_or_late(done=error is None)
 
     # Within a read.
 
@@ -494,7 +500,7 @@ class GroupConsumer:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
         if self._subscription.empty:
             raise ConfigError(f"{self!r} has nothing to read: call subscribe() first, or give topics")
-        self._taken = None
+        self._taken, self._handled = None, sys.exception()
         try:
             self._member.poll_begins()
             deadline = Deadline(float("inf")) if timeout is None else Deadline.after_ms(timeout * 1000)

@@ -14,7 +14,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -483,6 +483,38 @@ def test_a_seek_of_one_partition_leaves_the_records_of_another_not_done(make: Ma
         consumer._give_back()
         # The caller's own seek counts.
         assert (consumer.position(A0), consumer.position(B0)) == (2, 0)
+
+
+def read_and_close(consumer: GroupConsumer, case: str) -> None:
+    """In an ``except`` of another exception, as a program does that reads after a failure."""
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError as before:
+        if case.startswith("with"):
+            with consumer:
+                assert len(consumer.poll(60)) == 3
+                if case == "with, raised again":
+                    raise before
+        else:
+            try:
+                assert len(consumer.poll(60)) == 3
+                if case == "close, another":
+                    raise LookupError from before
+            finally:
+                consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("case", "done"), [("with", 3), ("close", 3), ("with, raised again", 0), ("close, another", 0)]
+)
+def test_an_exception_that_is_older_than_the_read_does_not_undo_it(make: Make, case: str, done: int) -> None:
+    consumer = make(A0, enable_auto_commit=False, on_revoked=lambda consumer, _: consumer.commit())
+    found = asked(consumer)
+    prefetch(consumer, A0)
+    with nullcontext() if done else pytest.raises((ZeroDivisionError, LookupError)):
+        read_and_close(consumer, case)
+    assert found[-1:] in ([{A0: done}], [{}] if not done else [])
+    assert consumer._handled is None
 
 
 def test_what_was_lost_is_not_given_back_to_a_partition_that_came_again(make: Make) -> None:
