@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import KafkaError
+from ..errors import KafkaError, own_copy
 from ..model import NO_TIMESTAMP_MS, TopicPartition
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry
@@ -223,7 +223,7 @@ class Delivery:
         """
         place, outcome = self._wait(timeout)
         if outcome.error is not None:
-            raise outcome.error
+            raise own_copy(outcome.error)  # all records of the batch have the same
         return self._metadata(place, outcome)
 
     def exception(self, timeout: float | None = None) -> DeliveryError | None:
@@ -322,7 +322,7 @@ class ColumnsDelivery:
         """
         errors = self.exceptions(timeout)
         if errors:
-            raise min(errors, key=lambda error: error.by_choice)
+            raise own_copy(min(errors, key=lambda error: error.by_choice))
         return self._columns()
 
     def exceptions(self, timeout: float | None = None) -> list[DeliveryError]:

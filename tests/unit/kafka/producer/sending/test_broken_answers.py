@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import (
     refused,
@@ -99,6 +100,29 @@ def test_a_new_leader_gets_what_follows_where_no_broker_answers(two_brokers):
         producer._router.refresh(("t",), Deadline.after_ms(10_000))
         assert send(producer, 1, start=1)[0].result(20).status is DeliveryStatus.POSSIBLY_PERSISTED
         wait_until(lambda: two_brokers.values(TP) == numbers(2))
+
+
+def test_each_record_of_a_refused_batch_raises_an_error_of_its_own(cluster):
+    """Of one object, each call would lengthen the traceback, and keep the frames of all callers."""
+    cluster.script(TP, refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    with producing(cluster, linger_ms=50_000, batch_records=100) as producer:
+        deliveries = send(producer, 3)
+        producer.flush(60)
+        raised = []
+        for delivery in [*deliveries, deliveries[0]]:
+            with pytest.raises(DeliveryError, match="TOPIC_AUTHORIZATION_FAILED") as caught:
+                delivery.result(0)
+            raised.append(caught.value)
+        assert len({id(error) for error in raised}) == 4
+        kept = deliveries[0].exception(0)
+        assert kept.__traceback__ is None
+        assert raised[0].__cause__ is kept.__cause__
+        cluster.script(TP, refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        columns = producer.send_columns(pa.record_batch({"value": [b"a", b"b"]}), "t")
+        producer.flush(60)
+        with pytest.raises(DeliveryError, match="TOPIC_AUTHORIZATION_FAILED") as caught:
+            columns.result(0)
+        assert caught.value not in columns.exceptions(0)
 
 
 @pytest.mark.parametrize("change", ["moved", "recreated"])
