@@ -360,7 +360,7 @@ class CommitQueue:
                 break
         # A refusal for good first: the caller has to do something about it.
         if commit.refused:
-            raise commit.refused[0] from late
+            raise min(commit.refused, key=_is_unknown_topic) from late
         if late is not None:
             raise late
 
@@ -376,7 +376,7 @@ class CommitQueue:
         )
 
     def _passes(self, commit: _UnderWay, error: KafkaError) -> bool:
-        if isinstance(error, BrokerError) and error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if _is_unknown_topic(error):
             return not commit.in_doubt.expired
         return not self._stopping and _again(error)
 
@@ -441,6 +441,10 @@ class _OutdatedError(CommitFailedError):
     """The coordinator refused a commit of an ended generation, and this consumer is already in the next."""
 
 
+def _is_unknown_topic(error: KafkaError) -> bool:
+    return isinstance(error, BrokerError) and error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def _again(error: KafkaError) -> bool:
     if isinstance(error, BrokerError) and error.error_code in _AGAIN:
         return True
@@ -482,6 +486,8 @@ class Commits:
         """When the next automatic commit is due, by the monotonic clock."""
         self._before_more: PendingCommit | None = None
         """The automatic commit that has to end before more is handed out."""
+        self._unknown: set[TopicPartition] = set()
+        """Among the partitions of the last such commit, some were refused, as no broker knows their topic."""
 
     # Reading.
 
@@ -548,7 +554,7 @@ class Commits:
     def may_go_on(self, deadline: Deadline) -> bool:
         """Wait until more may be handed out: with an interval of 0, until the automatic commit has ended.
         False if ``deadline`` passed first, or if a part of it has to be committed anew. Raises its failure,
-        unless it is of partitions that are lost.
+        unless it is of partitions that are lost, or of a deleted topic.
         """
         if (commit := self._before_more) is None:
             return True
@@ -560,6 +566,12 @@ class Commits:
         except CommitFailedError:  # logged; partitions that are lost are taken away
             # One that was moved or given up meanwhile fails the others, too: they are committed first.
             return commit.offsets.keys() <= self._touched | self._starts.keys()
+        except BrokerError as error:
+            if not _is_unknown_topic(error) or error.__cause__ is not None:
+                raise
+            # Logged. All others are committed; this one would hold up each read until it is taken away.
+            self._unknown = commit.offsets.keys() & (self._touched | self._starts.keys())
+            self._asked |= {tp: commit.offsets[tp] for tp in self._unknown}
         return True
 
     def commit_now(self, deadline: Deadline, *, all_done: bool) -> None:
@@ -567,6 +579,9 @@ class Commits:
 
         ``all_done``: also the records that were handed out last.
         """
+        for topic_partition in self._unknown:
+            self._asked.pop(topic_partition, None)  # once more: it may have been a new topic
+        self._unknown.clear()
         done = self._submit(all_done=all_done)
         if done is not None:
             with contextlib.suppress(KafkaError, TimeoutError):

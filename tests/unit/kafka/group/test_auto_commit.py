@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.group import commits
 from spark_kafka_native.kafka.group.commits import Commits, Progress
 from spark_kafka_native.kafka.group.group_config import GroupConfig
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import MockBroker
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -122,6 +126,59 @@ def test_nothing_else_is_handed_out_before_a_commit_that_may_succeed_yet() -> No
     world.failure = CommitFailedError("another's by now")  # it is taken away next
     assert world.back() == {A0: 3}
     assert world.commits.may_go_on(Deadline.after_ms(0))
+
+
+def test_a_deleted_topic_holds_up_no_other() -> None:
+    world = World(auto_commit_interval_ms=0)
+    world.hand_out(A0, 0, 3)
+    world.hand_out(A1, 5, 9)
+    world.failure = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "a-0")
+    assert world.back() == {A0: 3, A1: 9}
+    world.commits.forget([A1])  # moved meanwhile: it is read anew, and committed anew
+    assert world.commits.may_go_on(Deadline.after_ms(0))
+    world.failure = None
+    assert world.back() is None
+    world.hand_out(A1, 5, 9)
+    assert world.back() == {A1: 9}
+    world.commits.commit_now(Deadline.after_ms(0), all_done=True)
+    assert world.asked[-1][0] == {A0: 3}  # once more: the topic may have been a new one
+
+
+def test_a_deleted_topic_does_not_hide_that_others_are_late() -> None:
+    world = World(auto_commit_interval_ms=0)
+    world.hand_out(A0, 0, 3)
+    world.failure = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "a-0")
+    world.failure.__cause__ = DeadlineExceededError("not in time")
+    assert world.back() == {A0: 3}
+    with pytest.raises(BrokerError):
+        world.commits.may_go_on(Deadline.after_ms(0))
+    assert world.back() == {A0: 3}
+
+
+def read_all(consumer: GroupConsumer, count: int) -> None:
+    until = Deadline.after_ms(60_000)
+    while count:
+        assert not until.expired
+        count -= len(consumer.poll(1))
+
+
+def test_topics_are_read_and_committed_beside_a_deleted_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commits, "UNKNOWN_TOPIC_MS", 0)
+    places = [TopicPartition("a", 0), TopicPartition("b", 0)]
+    with MockBroker() as broker:
+        for topic in "ab":
+            broker.create_topic(topic)
+            broker.append(topic, ["0", "1"])
+        broker.on("OffsetCommit", topic="a", times=None).fail("UNKNOWN_TOPIC_OR_PARTITION")
+        with GroupConsumer(broker.bootstrap_servers, ["a", "b"], "g", auto_commit_interval_ms=0) as consumer:
+            read_all(consumer, 4)
+            broker.append("b", ["2"])
+            read_all(consumer, 1)
+            assert consumer.committed(places[1]) == {places[1]: 2}
+            # Of several refusals, one that the caller can do something about is raised.
+            broker.on("OffsetCommit", topic="b", times=None).fail("TOPIC_AUTHORIZATION_FAILED")
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+                consumer.commit(offsets=dict(zip(places, (2, 3), strict=True)))
 
 
 def test_one_commit_at_a_time_is_waited_for() -> None:
