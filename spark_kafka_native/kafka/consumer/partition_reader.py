@@ -160,10 +160,10 @@ class PartitionReader:
         prefetching = PrefetchThread(router, config, columns, self.buffer, watch)
         prefetching.watch_soon(watch_soon)
         self._router, self._brokers = router, prefetching.brokers
-        prefetching.thread.start()
         # No more than this: a finalizer may run anywhere, also while locks are held.
         weakref.finalize(self, setattr, self.buffer, "closed", True).atexit = False
         in_forked_child(self._disown)
+        prefetching.thread.start()
 
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""

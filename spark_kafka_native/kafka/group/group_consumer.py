@@ -111,6 +111,7 @@ class GroupConsumer:
         self._closed = False
         weakref.finalize(self, self._member.abandon).atexit = False
         weakref.finalize(self, self._commits.queue.abandon).atexit = False
+        self._member.thread.start()  # last: an interrupt before would leave a member that nothing ends
 
     def _new_commits(self) -> Commits:
         progress = Progress()

@@ -55,7 +55,7 @@ class MembershipThread:
         self.attention = False
         """True if the caller has to `begin` a change, or a failure has to be raised."""
         self.thread = threading.Thread(target=self._work, name="kafka-group-member", daemon=True)
-        self.thread.start()
+        """The consumer starts it once it can end it."""
 
     def __repr__(self) -> str:
         return f"<MembershipThread {self._membership!r}>"
@@ -289,7 +289,7 @@ def _readable(metadata: ClusterMetadata) -> Iterator[str]:
 
 
 def new_member(router: Router, config: GroupConfig, subscription: Subscription) -> MembershipThread:
-    """A member with the settings of ``config``, which joins its group at once."""
+    """A member with the settings of ``config``, which joins its group once its thread is started."""
     client = router.config
     rules = MembershipRules(
         group_id=config.group_id,

@@ -767,3 +767,20 @@ def test_a_consumer_that_is_dropped_is_freed_at_once() -> None:
         gc.enable()
     thread.join(120)
     assert not thread.is_alive()
+
+
+def test_a_consumer_whose_making_was_interrupted_leaves_no_member_behind() -> None:
+    """It would hold partitions of the group that nothing reads."""
+    before = set(threading.enumerate())
+    GroupConsumer("127.0.0.1:1", "a", "g").close()  # what a process does once is done
+    for step in itertools.count(0, 5):
+        with interrupted_at(step) as came:
+            consumer = GroupConsumer("127.0.0.1:1", "a", "g")
+        if not came:
+            consumer.close()
+            break
+    assert step > 50
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(120)
+        assert not thread.is_alive()

@@ -46,6 +46,7 @@ def test_a_member_has_the_settings_of_its_consumer(protocol: GroupProtocol) -> N
     )
     with closing(Router(client)) as router:
         member = new_member(router, config, Subscription())
+        member.thread.start()
         member.abandon()
         member.thread.join(WITHIN_S)
     assert member.membership.rules == MembershipRules(
@@ -93,6 +94,7 @@ def test_a_member_that_ends_while_it_connects_does_not_join() -> None:
 
         router.connection = connection  # type: ignore[method-assign]
         member = new_member(router, GroupConfig(group_id="g"), Subscription("a"))
+        member.thread.start()
         assert connected.wait(WITHIN_S)
         member.abandon()
         gate.set()
