@@ -12,6 +12,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
+from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
@@ -228,8 +229,6 @@ def test_a_spill_folder_heals_itself_when_the_leader_is_back(
 
 
 def test_partitions_that_are_added_are_used(kafka_cluster: Any, topic: str) -> None:
-    from spark_kafka_native.kafka.admin import Admin
-
     kafka_cluster.create_topic(topic, partitions=1, replication_factor=3)
     with Producer(client(kafka_cluster), ProducerConfig(linger_ms=0)) as producer:
         producer.send(topic, value=b"0", partition=0).result(60)
@@ -245,3 +244,32 @@ def test_partitions_that_are_added_are_used(kafka_cluster: Any, topic: str) -> N
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
         assert told.topic_partition.partition == 1
+
+
+def test_a_topic_that_is_recreated_gets_what_follows_where_no_broker_answers(
+    kafka_cluster: Any, topic: str
+) -> None:
+    """With acks=0 a broker says nothing of an error: it closes the connection."""
+    kafka_cluster.create_topic(topic, partitions=1, replication_factor=3)
+    with (
+        Producer(client(kafka_cluster), acks=0, linger_ms=0) as producer,
+        Admin(kafka_cluster.bootstrap_servers) as admin,
+    ):
+        producer.send(topic, value=b"before")
+        read_all(kafka_cluster, topic, 1, 1)
+        admin.delete_topics([topic])
+        deadline = time.monotonic() + 120
+        while topic in admin.list_topics():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        kafka_cluster.create_topic(topic, partitions=1, replication_factor=3)
+        while not read_all(kafka_cluster, topic, 1, 0)[0]:
+            assert time.monotonic() < deadline
+            producer.send(topic, value=b"?")
+            producer.flush(60)
+        for number in range(50):
+            producer.send(topic, value=b"%d" % number)
+        producer.flush(60)
+        while (found := read_all(kafka_cluster, topic, 1, 51)[0])[-1] != b"49":
+            assert time.monotonic() < deadline
+    assert found[-50:] == [b"%d" % number for number in range(50)]
