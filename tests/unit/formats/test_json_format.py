@@ -398,3 +398,11 @@ def test_decimals_with_more_digits_than_their_type() -> None:
     check_values(pa.Array.from_buffers(pa.decimal128(5, 0), 1, [None, number]))
     with pytest.raises(pa.ArrowInvalid):
         check_values(pa.Array.from_buffers(pa.decimal128(4, 0), 1, [None, number]))
+
+
+@pytest.mark.parametrize("text", ["9007199254740993.0", "9007199254740995.0", "9007199254740994.99", "1e23"])
+def test_a_number_between_two_doubles_is_the_nearer_one_or_the_even_one(text: str) -> None:
+    kind = pa.struct([("x", pa.float64())])
+    payloads = pa.array([b'{"x": ' + text.encode() + b"}"])
+    found = load_format("json").decoder(kind, {}).decode(payloads)
+    assert found.array.to_pylist() == [{"x": float(text)}]

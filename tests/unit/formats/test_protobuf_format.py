@@ -240,6 +240,7 @@ def test_only_what_the_type_asks_for_is_read() -> None:
         ("a_string", pa.int64(), "`a_string` is string in the message, which can't be int64"),
         ("a_double", pa.float32(), "can't be float"),
         ("a_uint64", pa.decimal128(10, 0), "can't be decimal"),
+        ("a_uint64", pa.decimal128(22, 2), "can't be decimal"),
         ("color", pa.binary(), "`color` is test.three.Color in the message"),
         ("part", pa.string(), "`part` is the message test.three.Part: its type must be a struct"),
         ("doubles", pa.float64(), "`doubles` is repeated"),

@@ -254,3 +254,42 @@ def test_only_a_connection_that_nobody_waits_for_is_ready() -> None:
     first.join(60)
     assert brokers.ready(two) is brokers.connection(two, until)
     assert opening.opened == ["one:1", "two:1"]
+
+
+class Used:
+    """A connection, and how often it was ended in each way."""
+
+    def __init__(self, *, in_use_here: bool = False, closed: bool = False) -> None:
+        self.in_use_here, self.closed = in_use_here, closed
+        self.lock = threading.RLock()
+        self.ends: list[str] = []
+
+    def close(self) -> None:
+        self.ends.append("close")
+
+    def forget(self) -> None:
+        self.ends.append("forget")
+
+
+def with_connections(*used: Used) -> Brokers:
+    """The last one to a bootstrap server."""
+    brokers: Any = Brokers(ClientConfig(bootstrap_servers=("h:1",)))
+    brokers._connections = {(number, ""): (one, "h:1", 0) for number, one in enumerate(used[:-1])}
+    brokers._bootstrapped = used[-1]
+    return brokers  # type: ignore[no-any-return]
+
+
+def test_connections_in_which_a_signal_interrupted_a_call_are_closed_and_no_others() -> None:
+    """A handler would write into the frame that was interrupted."""
+    used = [Used(in_use_here=True), Used(closed=True), Used(), Used(in_use_here=True)]
+    assert with_connections(*used).leave() == [one.lock for one in used]
+    assert [one.ends for one in used] == [["close"], ["close"], [], ["close"]]
+
+
+def test_a_child_does_not_end_the_connections_of_its_parent() -> None:
+    """With TLS, closing one would say so to the broker."""
+    used = [Used(), Used()]
+    brokers = with_connections(*used)
+    brokers._disown()
+    assert [one.ends for one in used] == [["forget"], ["forget"]]
+    assert brokers._known() == []

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
+from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords, WorkStatus, WorkUnit
 from spark_kafka_native.kafka.consumer.prefetch_buffer import BufferedPartition, PrefetchBuffer
 from spark_kafka_native.kafka.errors import DeadlineExceededError, TopicRecreatedError
 from spark_kafka_native.kafka.model import TopicPartition
@@ -34,6 +34,12 @@ def test_the_bytes_of_records_are_those_that_arrow_counts(values: list[bytes | N
     array = pa.array(values, pa.binary())
     columns = RecordColumns(length=len(array), offset=np.arange(len(array)), key=array, value=array)
     assert replace(records(0, 0), columns=columns).nbytes == 8 * len(array) + 2 * array.nbytes
+
+
+def test_a_unit_of_work_counts_records_and_not_offsets() -> None:
+    """Of a compacted topic, or in transactions, there are fewer."""
+    unit = WorkUnit.of(replace(records(3, 5), next_offset=9), WorkStatus.FETCHED)
+    assert (unit.records, unit.length, unit.from_offset, unit.until_offset) == (2, 6, 3, 9)
 
 
 @pytest.fixture

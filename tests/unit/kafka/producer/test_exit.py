@@ -132,6 +132,24 @@ def test_records_that_are_left_where_the_end_is_interrupted_are_lost_and_other_p
     assert "KeyboardInterrupt()" in said
 
 
+def test_all_producers_are_closed_though_each_leaves_as_it_ends():
+    class Leaving:
+        closed = False
+
+        def close(self):
+            self.closed = True
+            live.discard(self)
+
+        def stats(self):
+            return ProducerStats()
+
+    live, producers = LiveProducers(), [Leaving() for _ in range(3)]
+    for one in producers:
+        live.add(one)
+    live.close_all()
+    assert all(one.closed for one in producers)
+
+
 def test_what_was_said_to_have_failed_before_the_end_is_not_said_again(cluster):
     cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
     ended = run(cluster, 'assert producer.send("t", value="hello").exception()')

@@ -298,3 +298,11 @@ def test_a_decoder_that_takes_ids_from_headers_gets_those_of_its_payload(payload
         records(headers=pa.array([None, ids, [("h", b"1")]], HEADERS_TYPE)), PartitionRuns([TP], [3])
     )
     assert (columns["id"].to_pylist(), kept) == ([None, payload[:1].encode(), None], None)
+
+
+def test_topics_and_partitions_are_those_of_the_rows_in_any_order() -> None:
+    places = [TopicPartition("b", 0), TopicPartition("a", 1), TopicPartition("a", 0), TopicPartition("b", 1)]
+    runs = PartitionRuns(places, [2, 1, 1, 1])
+    assert runs.topics().to_pylist() == ["b", "b", "a", "a", "b"]
+    assert runs.partitions().to_pylist() == [0, 0, 1, 0, 1]
+    assert [runs.at(row).topic for row in range(5)] == ["b", "b", "a", "a", "b"]
