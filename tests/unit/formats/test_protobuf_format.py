@@ -101,6 +101,9 @@ def test_a_class_is_imported_in_the_driver_only(monkeypatch: pytest.MonkeyPatch)
     assert resolved.type == type_of(PART)
     assert resolved.settings["message"] == PART
     assert "messageclass" not in resolved.settings
+    both = {"messageclass": "made_by_protoc.Part", "message": EVERYTHING}
+    with pytest.raises(FormatError, match=f"messageClass is the message '{PART}', not '{EVERYTHING}'"):
+        ProtobufFormat().resolve_read(both)
     for name in ("made_by_protoc.Nothing", "no_such_module.Part", "Part", "json.loads"):
         with pytest.raises(FormatError, match="messageClass"):
             ProtobufFormat().resolve_read({"messageclass": name})

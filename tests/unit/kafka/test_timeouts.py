@@ -11,7 +11,7 @@ from support.brokers.scripted_broker import ScriptedCluster, Silence
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.cluster_client import Cluster
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import DeadlineExceededError
+from spark_kafka_native.kafka.errors import DeadlineExceededError, RequestTimedOutError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.topics import (
@@ -43,10 +43,11 @@ def cluster() -> Iterator[ScriptedCluster]:
     [
         lambda view: view.fetch("a", 0, 0, timeout=0.2),
         lambda view: view.connection(1, timeout=0.2),
+        lambda view: view.topic("a", timeout=0.2),
         lambda view: view.send(MetadataRequest(topics=[]), 1, timeout=0.2),
         lambda view: Admin(view.router).delete_records({A0: 1}, timeout=0.2),
     ],
-    ids=["fetch", "connection", "send", "delete_records"],
+    ids=["fetch", "connection", "topic", "send", "delete_records"],
 )
 def test_the_timeout_counts_for_metadata_that_have_become_old(
     cluster: ScriptedCluster, call: Callable[[Cluster], object]
@@ -56,6 +57,16 @@ def test_the_timeout_counts_for_metadata_that_have_become_old(
         cluster[1].on(MetadataRequest, Silence)
         with pytest.raises(DeadlineExceededError):
             call(view)
+
+
+def test_a_request_of_the_caller_ends_in_time(cluster: ScriptedCluster) -> None:
+    with Cluster.connect(
+        cluster.bootstrap_servers, default_api_timeout_ms=NEVER_MS, request_timeout_ms=NEVER_MS
+    ) as view:
+        view.connection(1)
+        cluster[1].on(MetadataRequest, Silence)
+        with pytest.raises(RequestTimedOutError):
+            view.send(MetadataRequest(topics=[]), 1, timeout=0.2)
 
 
 def test_metadata_and_connection_share_one_timeout(

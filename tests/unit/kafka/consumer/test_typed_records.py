@@ -10,8 +10,9 @@ from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.formats import ColumnFormat
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.errors import MalformedRecordError
+from spark_kafka_native.kafka.errors import ConfigError, MalformedRecordError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.testing import MockBroker
 
@@ -47,6 +48,21 @@ def test_failfast_gives_the_records_before_a_bad_one_and_stays_there(consumer: C
     rest = consumer.read_columns(WITHIN_S, value_format="string")
     assert rest is not None
     assert (rest.batch["value"].to_pylist(), rest.from_offset, rest.next_offset) == (["3"], 3, 4)
+
+
+def test_keys_are_decoded_where_values_are_not() -> None:
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        with Producer(broker.bootstrap_servers) as producer:
+            producer.send("a", value="v", key="k").result(WITHIN_S)
+        with Consumer(broker.bootstrap_servers, "a", start="earliest") as consumer:
+            found = consumer.read_columns(WITHIN_S, key_format="string")
+            assert found is not None
+            assert found.batch.to_pylist()[0]["key"] == "k"
+            assert found.batch.to_pylist()[0]["value"] == b"v"
+            consumer.seek(0)
+            with pytest.raises(ConfigError, match="value_format=avro: "):
+                consumer.read_columns(WITHIN_S, value_format="avro")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -866,3 +867,12 @@ def test_the_topic_of_a_write_with_a_name_may_be_that_of_its_rows(broker: MockBr
         message = write_resumable(run, iter([batch]), columns, sink.options, 0)
         commit_resumable(run, [message], sink.options)
     assert (sink.seen(), message.skipped) == ([b"1", b"2"], 2)
+
+
+def test_a_row_behind_an_empty_batch_is_refused_where_one_task_writes_all(broker: MockBroker) -> None:
+    """A filter leaves empty batches; the rows behind them would be left out."""
+    sink = Sink(broker, transactionalIdPrefix="jobs")
+    job = begin_atomic(sink.router, sink.options, sink.once)
+    assert write_atomic(job, rows([]), COLUMNS, sink.options, 1).records == 0
+    with pytest.raises(ConfigError, match="partition 1 of the DataFrame has rows"):
+        write_atomic(job, chain(rows([]), rows([b"x"])), COLUMNS, sink.options, 1)
