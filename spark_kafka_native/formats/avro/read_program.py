@@ -207,8 +207,7 @@ class _Compiler:
     def _record(self, written: AvroType, read: AvroType, into: ReadColumn, place: str) -> int:
         step = self.made.step(Read.RECORD, into.builder, place)
         wanted = {one.name: part for one, part in zip(into.type, into.parts, strict=True)}
-        sources = {one.name: _source_of(one, written) for one in read.fields}
-        targets = {source: name for name, source in sources.items() if source is not None}
+        targets = _targets(written, read, place)
         fields = {one.name: one for one in read.fields}
         links = []
         for one in written.fields:
@@ -217,9 +216,10 @@ class _Compiler:
                 links.append(self.skip(one.type, _join(place, one.name)))
             else:
                 links.append(self.read(one.type, fields[name].type, wanted[name], _join(place, name)))
-        for name, source in sources.items():
-            if source is None:
-                links += self._missing(fields[name], wanted.get(name), _join(place, name))
+        found = set(targets.values())
+        for one in read.fields:
+            if one.name not in found:
+                links += self._missing(one, wanted.get(one.name), _join(place, one.name))
         return self.made.link(step, links)
 
     def _missing(self, wanted: AvroField, into: ReadColumn | None, place: str) -> list[int]:
@@ -306,10 +306,31 @@ def _width(kind: pa.DataType) -> int:
     return _WIDTHS.get(kind, 8)
 
 
-def _source_of(wanted: AvroField, written: AvroType) -> str | None:
-    """The writer's field that ``wanted`` is read from."""
-    names = {one.name for one in written.fields}
-    return next((name for name in (wanted.name, *wanted.aliases) if name in names), None)
+def _targets(written: AvroType, read: AvroType, place: str) -> dict[str, str]:
+    """Of each of the writer's fields that is read the name for the reader.
+
+    As Avro has it, aliases rename the writer's fields. So the field `a` is read as `x` with the alias `a`,
+    and not as a new `a` of the reader; but not if the writer has `x` too. Raises `_ResolutionError`.
+    """
+    fields, names = {one.name: one for one in read.fields}, {one.name for one in written.fields}
+    renamed: dict[str, str] = {}
+    without = [one for one in read.fields if one.name not in names]
+    while without:
+        one = without.pop()
+        found = sorted(names.intersection(one.aliases) - {one.name})
+        if len(found) > 1:
+            several = ", ".join(f"`{alias}`" for alias in found)
+            raise _ResolutionError(
+                f"`{_join(place, one.name)}` has the aliases {several}, which were all written"
+            )
+        for alias in found:
+            if alias in renamed:
+                both = f"`{renamed[alias]}` and of `{one.name}`"
+                raise _ResolutionError(f"`{_join(place, alias)}` was written; it is an alias of {both}")
+            renamed[alias] = one.name
+            if alias in fields:
+                without.append(fields[alias])
+    return renamed | {name: name for name in fields if name in names and name not in renamed}
 
 
 def _mismatch(written: AvroType, read: AvroType, place: str) -> _ResolutionError:

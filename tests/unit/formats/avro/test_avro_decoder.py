@@ -226,6 +226,53 @@ def test_a_record_is_the_branch_of_its_name(
     assert {name for name, value in row.items() if value is not None} == {member}
 
 
+def renamed(name: str, *aliases: str, default: int | None = None) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "type": "int", "aliases": list(aliases)}
+    return made if default is None else made | {"default": default}
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "wanted"),
+    [
+        ("a", [renamed("x", "a"), renamed("a", default=7)], {"x": 1, "a": 7}),
+        ("a", [renamed("a", default=7), renamed("x", "a")], {"x": 1, "a": 7}),
+        # The name was given away already when the data was written.
+        ("ax", [renamed("x", "a"), renamed("a", default=7)], {"a": 1, "x": 2}),
+        ("xa", [renamed("x", "a")], {"x": 1}),
+        # Each has taken the name of the next one.
+        ("abc", [renamed("b", "a"), renamed("c", "b"), renamed("d", "c")], {"b": 1, "c": 2, "d": 3}),
+        ("cab", [renamed("d", "c"), renamed("c", "b"), renamed("b", "a")], {"d": 1, "b": 2, "c": 3}),
+        ("ab", [renamed("a", "b"), renamed("b", "a")], {"a": 1, "b": 2}),
+        ("ab", [renamed("a", "a", "b")], {"a": 1}),
+        ("a", [renamed("x", "a", "a", "b")], {"x": 1}),
+    ],
+)
+def test_an_alias_renames_the_field_of_the_writer(
+    kernel: AvroKernel, written: str, read: list[dict[str, Any]], wanted: dict[str, int]
+) -> None:
+    data = bytes(2 * (i + 1) for i in range(len(written)))
+    writer, reader = record(*[(one, "int") for one in written]), record(*read)
+    assert decode(kernel, [data], writer, reader).array.to_pylist() == [wanted]
+    lists = [{"type": "array", "items": one} for one in (writer, reader)]
+    assert decode(kernel, [b"\x02" + data + b"\0"], *lists).array.to_pylist() == [[wanted]]
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "reason"),
+    [
+        ("a", [renamed("x", "a"), renamed("a")], "`a` is not in the schema .* no default"),
+        ("a", [renamed("x", "a", default=1), renamed("y", "a", default=2)], "alias of `y` and of `x`"),
+        ("ab", [renamed("x", "b", "a")], "`x` has the aliases `a`, `b`"),
+    ],
+)
+def test_aliases_that_name_no_single_field_are_refused(
+    kernel: AvroKernel, written: str, read: list[dict[str, Any]], reason: str
+) -> None:
+    writer, reader = record(*[(one, "int") for one in written]), record(*read)
+    with pytest.raises(FormatError, match=reason):
+        decode(kernel, [], writer, reader)
+
+
 def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: AvroKernel) -> None:
     decoded = decode(kernel, [b"\x00\x02", b"\x02\x02a", b"\x04"], ["int", "string", "null"], "long")
     assert decoded.array.to_pylist() == [1, None, None]
