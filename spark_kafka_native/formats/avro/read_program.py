@@ -23,7 +23,7 @@ from .types import (
     UNITS,
     is_members,
     least_bytes,
-    match_branch,
+    match_branches,
     same_name,
 )
 
@@ -139,7 +139,13 @@ class _Compiler:
             if written.kind == "null" and read.kind != "null":
                 raise _mismatch(written, read, place)
             return self._value(written, read, into, place)
-        found = match_branch(written, read.items)
+        [found] = match_branches((written,), read.items)
+        return self._as_branch(written, read, found, into, place)
+
+    def _as_branch(
+        self, written: AvroType, read: AvroType, found: AvroType | None, into: ReadColumn, place: str
+    ) -> int:
+        """Of a type that is no union, as the branch ``found`` of ``read``."""
         if found is None:
             raise _mismatch(written, read, place)
         alternatives = read.alternatives
@@ -158,10 +164,17 @@ class _Compiler:
 
     def _branches(self, written: AvroType, read: AvroType, into: ReadColumn, place: str) -> list[int]:
         steps, refused = [], None
-        for branch in written.items:
+        matches = (
+            match_branches(written.items, read.items) if read.kind == "union" else [None] * len(written.items)
+        )
+        for branch, match in zip(written.items, matches, strict=True):
             before = len(self.made.steps), len(self.made.links)
             try:
-                steps.append(self.read(branch, read, into, place))
+                steps.append(
+                    self._as_branch(branch, read, match, into, place)
+                    if read.kind == "union"
+                    else self.read(branch, read, into, place)
+                )
             except _ResolutionError as error:
                 # Only a record that has this branch can't be read.
                 refused = error

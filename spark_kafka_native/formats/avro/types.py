@@ -1,4 +1,4 @@
-"""`arrow_type`: the Arrow type of an Avro type, as Spark's ``from_avro`` has it; `match_branch`."""
+"""`arrow_type`: the Arrow type of an Avro type, as Spark's ``from_avro`` has it; `match_branches`."""
 
 from __future__ import annotations
 
@@ -82,26 +82,46 @@ def is_members(kind: pa.DataType) -> bool:
     )
 
 
-def match_branch(written: AvroType, branches: tuple[AvroType, ...]) -> AvroType | None:
-    """The branch of the reader's union that ``written`` is read as: one of the same type and name, else the
-    first that it can be promoted to."""
-    same = [branch for branch in branches if branch.kind == written.kind]
-    for branch in same:
-        if branch.name == written.name or written.name in branch.aliases:
-            return branch
-    for branch in same:
-        if same_name(written, branch):
-            return branch
-    for branch in branches:
-        if branch.kind in PROMOTIONS.get(written.kind, ()):
-            return branch
-    return None
+def match_branches(written: tuple[AvroType, ...], branches: tuple[AvroType, ...]) -> list[AvroType | None]:
+    """For each of ``written``, a type or the branches of a union, the branch of the reader's union that it is
+    read as: one of the same type and name, else the first that it can be promoted to.
+
+    An alias renames the writer's type, but not if the writer has the branch of the new name too. Namespaces
+    count only where there is a choice.
+    """
+    names = [(one.kind, one.name, one) for one in branches]
+    names += [(one.kind, alias, one) for one in branches for alias in one.aliases]
+    # Of equal names the first counts.
+    short = {(kind, _short(name)): one for kind, name, one in reversed(names)}
+    whole = {(kind, name): one for kind, name, one in reversed(names)}
+    have = {(one.kind, one.name) for one in written}
+    renamed: dict[tuple[str, str], AvroType] = {}
+    without = [one for one in branches if (one.kind, one.name) not in have]
+    for one in without:  # it grows: a branch may lose its name to another
+        for key in ((one.kind, alias) for alias in one.aliases if alias != one.name):
+            if key in have and key not in renamed:
+                renamed[key] = one
+                if whole[key].name == key[1]:
+                    without.append(whole[key])
+    whole |= renamed
+    return [
+        whole.get((one.kind, one.name)) or short.get((one.kind, _short(one.name))) or _promoted(one, branches)
+        for one in written
+    ]
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _promoted(written: AvroType, branches: tuple[AvroType, ...]) -> AvroType | None:
+    allowed = PROMOTIONS.get(written.kind, ())
+    return next((branch for branch in branches if branch.kind in allowed), None)
 
 
 def same_name(written: AvroType, read: AvroType) -> bool:
     """True if the names without namespaces are the same, or an alias of the reader is the writer's."""
-    mine = written.name.rpartition(".")[2]
-    return mine in (name.rpartition(".")[2] for name in (read.name, *read.aliases))
+    return _short(written.name) in map(_short, (read.name, *read.aliases))
 
 
 def least_bytes(avro: AvroType) -> int:

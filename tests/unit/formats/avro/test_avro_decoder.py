@@ -226,6 +226,30 @@ def test_a_record_is_the_branch_of_its_name(
     assert {name for name, value in row.items() if value is not None} == {member}
 
 
+def test_an_alias_renames_the_branch_of_the_writer(kernel: AvroKernel) -> None:
+    def union(*branches: tuple[str, ...]) -> list[Any]:
+        return [record(("v", "int"), name=name) | {"aliases": aliases} for name, *aliases in branches]
+
+    def read(written: list[str], *branches: tuple[str, ...]) -> list[str]:
+        payloads: list[bytes | None] = [bytes([2 * i, 2]) for i in range(len(written))]
+        decoded = decode(kernel, payloads, union(*[(one,) for one in written]), union(*branches))
+        assert decoded.bad == BadRows()
+        found = [{name for name, value in row.items() if value} for row in decoded.array.to_pylist()]
+        return [branches[int(name.removeprefix("member"))][0] for [name] in found]
+
+    # The type B was renamed to A; the new B is another one.
+    for branches in ((("A", "B"), ("B",)), (("B",), ("A", "B"))):
+        assert read(["B"], *branches) == ["A"]
+        assert read(["n.B"], *branches) == ["B"]
+        assert read(["A", "B"], *branches) == ["A", "B"]
+        assert read(["A", "n.B"], *branches) == ["A", "B"]
+    assert read(["A", "B"], ("B", "A"), ("C", "B")) == ["B", "C"]
+    assert read(["A", "B"], ("B", "A"), ("A", "B")) == ["A", "B"]
+    # Two types became one.
+    assert read(["A", "B"], ("A", "B"), ("C",)) == ["A", "A"]
+    assert read(["X", "Y"], ("A", "X", "Y"), ("C",)) == ["A", "A"]
+
+
 def renamed(name: str, *aliases: str, default: int | None = None) -> dict[str, Any]:
     made: dict[str, Any] = {"name": name, "type": "int", "aliases": list(aliases)}
     return made if default is None else made | {"default": default}
