@@ -71,6 +71,8 @@ class _Compiler:
 
     def column(self, read: AvroType, kind: pa.DataType, place: str) -> ReadColumn:
         """The builders for ``kind``. Raises `FormatError` if ``read`` does not fit it."""
+        if pa.types.is_struct(kind):
+            _require_different([one.name for one in kind], place)
         found = read.alternatives
         if len(found) > 1 and is_members(kind):
             return self._members(found, kind, place)
@@ -362,6 +364,11 @@ def _factor(written: AvroType, read: AvroType, kind: pa.DataType) -> int:
 
 def _unit(avro: AvroType) -> int | None:
     return UNITS.get(avro.logical.rpartition("-")[2])
+
+
+def _require_different(names: list[str], place: str) -> None:
+    if len(set(names)) != len(names):
+        raise FormatError(f"A field appears twice{f' in `{place}`' if place else ''}: {', '.join(names)}")
 
 
 def _require_fit(read: AvroType, kind: pa.DataType, place: str) -> None:

@@ -332,6 +332,13 @@ def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: A
         (LONG_MILLIS, None, pa.timestamp("us"), "not read as timestamp"),
         ("long", None, pa.int32(), "not read as int32"),
         (["null", "int", "string"], None, pa.struct([("member2", pa.int32())]), "union of 2 types"),
+        (record(("a", "int")), None, pa.struct([("a", pa.int32())] * 2), "appears twice: a, a"),
+        (
+            ["int", "string"],
+            None,
+            pa.struct([("member0", pa.int32())] * 2),
+            "appears twice: member0, member0",
+        ),
     ],
 )
 def test_what_can_never_be_read_is_refused_at_once(written: Any, read: Any, kind: Any, reason: str) -> None:
