@@ -108,15 +108,16 @@ static int edges(const Column *c, int64_t row, int64_t limit, int64_t *from, int
     return 0 <= *from && *from <= *to && *to <= limit;
 }
 
-static int put_decimal_of(Writing *w, const Step *step, const uint8_t *from)
+/* `width`: of the value, 16 or 32 bytes. */
+static inline int put_decimal_of(Writing *w, const Step *step, const uint8_t *from, int width)
 {
-    uint8_t bytes[16], fill = from[15] & 0x80 ? 0xFF : 0;
-    int64_t used = 16, size = step->a;
+    uint8_t bytes[32], fill = from[width - 1] & 0x80 ? 0xFF : 0;
+    int64_t used = width, size = step->a;
     int i;
     uint8_t *place;
-    for (i = 0; i < 16; i++)
-        bytes[i] = from[15 - i];
-    while (used > 1 && bytes[16 - used] == fill && (bytes[17 - used] & 0x80) == (fill & 0x80))
+    for (i = 0; i < width; i++)
+        bytes[i] = from[width - 1 - i];
+    while (used > 1 && bytes[width - used] == fill && (bytes[width + 1 - used] & 0x80) == (fill & 0x80))
         used--;
     if (size < 0) {
         if (put_number(w, used))
@@ -129,7 +130,7 @@ static int put_decimal_of(Writing *w, const Step *step, const uint8_t *from)
     if (!place)
         return NO_MEMORY;
     memset(place, fill, (size_t)(size - used));
-    memcpy(place + size - used, bytes + 16 - used, (size_t)used);
+    memcpy(place + size - used, bytes + width - used, (size_t)used);
     return 0;
 }
 
@@ -209,7 +210,9 @@ static int write_step(Writing *w, const Step *step, int64_t row)
     case W_FIXED:
         return write_block(w, step, row);
     case W_DECIMAL:
-        return put_decimal_of(w, step, c->data + i * 16);
+        if (step->b == 32)
+            return put_decimal_of(w, step, c->data + i * 32, 32);
+        return put_decimal_of(w, step, c->data + i * 16, 16);
     case W_ARRAY:
     case W_MAP:
         return write_items(w, step, row);

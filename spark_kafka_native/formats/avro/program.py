@@ -89,7 +89,7 @@ class Write(IntEnum):
     FIXED = 5
     """``a``: how many bytes each value must have."""
     DECIMAL = 6
-    """``a``: the size of the fixed; -1 for bytes."""
+    """``a``: the size of the fixed; -1 for bytes; ``b``: the bytes of a value in the column, 16 or 32."""
     RECORD = 7
     ARRAY = 8
     MAP = 9

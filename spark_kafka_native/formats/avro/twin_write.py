@@ -115,7 +115,7 @@ class _Writing:
             case Write.RAW:
                 self.out += column.value(row, a)
             case Write.DECIMAL:
-                self._decimal(int.from_bytes(column.value(row, 16), "little", signed=True), a)
+                self._decimal(int.from_bytes(column.value(row, b), "little", signed=True), a)
             case _:
                 start, end = column.edges(row)
                 if op == Write.FIXED and end - start != a:

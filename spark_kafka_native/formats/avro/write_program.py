@@ -11,7 +11,7 @@ from ..errors import FormatError
 from .defaults import encode_default, varint
 from .program import Program, ProgramBuilder, Write
 from .schema import AvroField, AvroType
-from .types import ARROW_UNITS, UNITS, is_members
+from .types import ARROW_UNITS, MAX_DIGITS, UNITS, is_members
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +64,8 @@ _WRITTEN: Final = {
     "bytes": (*_BYTES, *_TEXTS),
     "fixed": _BYTES,
 }
+_MOST_DIGITS: Final = 76
+"""Of Arrow's decimal256, by way of which a decimal gets more digits behind the point."""
 _TESTS: Final = {
     "record": (pa.types.is_struct,),
     "array": (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
@@ -197,8 +199,12 @@ class _Compiler:
                 return step, WriteColumn(bits=wanted.bit_width, cast=None if kind == wanted else wanted)
         if types.is_decimal(kind):
             size = avro.size if avro.kind == "fixed" else -1
-            cast = None if kind.scale == avro.scale else pa.decimal128(avro.precision, avro.scale)
-            return self.made.step(Write.DECIMAL, number, place, size), WriteColumn(bits=128, cast=cast)
+            digits = _digits(avro, kind)
+            width = 16 if digits <= MAX_DIGITS else 32
+            of = pa.decimal128 if width == 16 else pa.decimal256
+            cast = None if kind.scale == avro.scale else of(digits, avro.scale)
+            step = self.made.step(Write.DECIMAL, number, place, size, width)
+            return step, WriteColumn(bits=8 * width, cast=cast)
         cast = pa.string() if types.is_large_string(kind) else pa.binary()
         if kind in (pa.string(), pa.binary()):
             cast = None
@@ -217,11 +223,17 @@ def _fits(avro: AvroType, kind: pa.DataType) -> bool:
     if types.is_time64(kind):
         return logical == "time-micros"
     if types.is_decimal128(kind):
-        whole = kind.precision - kind.scale <= avro.precision - avro.scale
-        return logical == "decimal" and whole and 0 <= kind.scale <= avro.scale
+        digits = _digits(avro, kind)
+        fits = 0 <= kind.scale <= avro.scale and digits <= min(avro.precision, _MOST_DIGITS)
+        return logical == "decimal" and fits
     if logical == "decimal":
         return False
     return kind in _WRITTEN.get(avro.kind, ()) or any(test(kind) for test in _TESTS.get(avro.kind, ()))
+
+
+def _digits(avro: AvroType, kind: pa.DataType) -> int:
+    """Of a decimal of ``kind`` that has the scale of ``avro``."""
+    return int(kind.precision - kind.scale + avro.scale)
 
 
 def _factor(avro: AvroType, kind: pa.DataType) -> int:
