@@ -155,6 +155,18 @@ def test_a_deleted_topic_does_not_hide_that_others_are_late() -> None:
     assert world.back() == {A0: 3}
 
 
+def test_commits_look_for_the_coordinator_of_the_group() -> None:
+    """That of a transactional id of the same name is another broker, most often."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["0"])
+        with GroupConsumer(broker.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            read_all(consumer, 1)
+            consumer.commit()
+        assert {one.fields["key_type"] for one in broker.asked("FindCoordinator")} == {0}
+        assert broker.asked("OffsetCommit")
+
+
 def read_all(consumer: GroupConsumer, count: int) -> None:
     until = Deadline.after_ms(60_000)
     while count:

@@ -2,14 +2,17 @@
 
 import logging
 from dataclasses import replace
+from types import SimpleNamespace
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from support.brokers.planning_cluster import PlanningCluster
 from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
@@ -25,10 +28,11 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
-from spark_kafka_native.spark.read.driver.stream_logs import StreamLogs
+from spark_kafka_native.spark.read.driver.stream_logs import SizeSampler, StreamLogs
 from spark_kafka_native.spark.read.read_options import ReadOptions
 
 pytestmark = pytest.mark.timed(0.1)
@@ -386,3 +390,30 @@ def test_offsets_that_leave_out_a_partition_are_refused_before_any_is_asked_for(
     with pytest.raises(ConfigError, match="specify all"):
         logs(subscribePattern="t", startingOffsets='{"t": {"0": 5}}').find_start()
     assert cluster[1].requests(ListOffsetsRequest) == []
+
+
+def test_sizes_are_those_of_offsets_and_not_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits count offsets: of compacted or aborted records there are fewer than that, or none."""
+    sampler = SizeSampler(None, ConsumerConfig())  # type: ignore[arg-type]
+    values = pa.array([b"x" * 60, b"y" * 60])
+    pieces = [
+        (TopicPartition("t", 0), RecordColumns(length=2, value=values)),
+        (TopicPartition("t", 1), RecordColumns(length=0, value=values.slice(2))),
+    ]
+    found = [
+        FetchedRecords(
+            topic_partition=tp,
+            columns=columns,
+            from_offset=0,
+            next_offset=12,
+            log_start_offset=0,
+            high_watermark=12,
+            last_stable_offset=12,
+        )
+        for tp, columns in pieces
+    ]
+    monkeypatch.setattr(sampler, "_fetcher", SimpleNamespace(fetch=lambda *_: (one for one in found)))
+    begin, latest = ({tp: offset for tp, _ in pieces} for offset in (0, 12))
+    sizes = sampler.estimate(begin, latest, {})
+    assert sizes[pieces[0][0]] == values.nbytes / 12
+    assert sizes[pieces[1][0]] <= 1
