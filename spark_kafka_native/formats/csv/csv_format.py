@@ -209,6 +209,7 @@ class CsvDecoder:
 
     def _parsed(self, strings: pa.Array, kind: pa.DataType) -> pa.Array:
         if pa.types.is_decimal(kind):
+            _check_decimals(strings)
             # In 128 bits a large number would wrap around as it gets its scale.
             return strings.cast(pa.decimal256(76, kind.scale)).cast(kind)
         if not pa.types.is_timestamp(kind) or kind.tz is None:
@@ -243,6 +244,21 @@ def _check_characters(strings: pa.Array, kind: pa.DataType) -> None:
     offsets, data = offsets_and_data(strings)
     fits = allowed[data[offsets[0] : offsets[-1]]]
     if not fits.all():
+        raise NotTogetherError(None)
+
+
+_MAX_PLAIN: Final = 76
+"""Characters of a number without an exponent: more digits may wrap around in 256 bits."""
+_DECIMAL: Final = rf"^(?:[^eE]{{0,{_MAX_PLAIN}}}|[^eE]{{1,37}}[eE][+-]?[0-3]?[0-9])$"
+
+
+def _check_decimals(strings: pa.Array) -> None:
+    """Raise `NotTogetherError` for numbers that may not fit 256 bits with all of their digits: Arrow does not
+    notice, and takes powers of ten from beyond the end of its table, up to the end of the process."""
+    offsets, data = offsets_and_data(strings)
+    # All other characters of numbers are below `E`.
+    is_plain = data[offsets[0] : offsets[-1]].max() < ord("E") and np.diff(offsets).max() <= _MAX_PLAIN
+    if not is_plain and not pc.all(pc.match_substring_regex(strings, _DECIMAL)).as_py():
         raise NotTogetherError(None)
 
 

@@ -267,14 +267,12 @@ class JsonDecoder:
         return struct
 
 
-_DECIMAL128_DIGITS: Final = 38
-
-
 def _parsed_type(kind: pa.DataType, *, naive_is_utc: bool) -> pa.DataType | None:
     """The type that `pyarrow.json` is asked for, which casts to ``kind``; None if there is none.
 
     It can't read dates and maps, takes text for binary values, and takes timestamps without a zone for UTC,
-    even where the type has no zone.
+    even where the type has no zone. As a decimal `0e-999999999` ends the process: it takes a power of ten
+    from far beyond the end of its table.
     """
     types = pa.types
     if types.is_struct(kind):
@@ -285,11 +283,8 @@ def _parsed_type(kind: pa.DataType, *, naive_is_utc: bool) -> pa.DataType | None
         return None if element is None else pa.list_(element)
     if types.is_date32(kind) or (types.is_timestamp(kind) and kind.tz is None):
         return pa.string()
-    if types.is_map(kind) or types.is_binary(kind):
+    if types.is_map(kind) or types.is_binary(kind) or types.is_decimal(kind):
         return None
-    if types.is_decimal(kind) and kind.precision + kind.scale > _DECIMAL128_DIGITS:
-        # In 128 bits a large number would wrap around as it gets its scale; the cast checks it.
-        return pa.decimal256(kind.precision, kind.scale)
     return kind if naive_is_utc or not types.is_timestamp(kind) else None
 
 

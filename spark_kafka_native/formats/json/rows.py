@@ -230,7 +230,7 @@ def _decimal_of(precision: int, scale: int) -> Convert:
 
     def convert(text: str, start: int, end: int) -> Decimal:
         is_quoted = text[start] == '"'
-        shown = text[start + 1 : end - 1] if is_quoted else text[start:end]
+        shown = _quoted(text, start, end, "a number") if is_quoted else text[start:end]
         try:
             return parse(shown, JAVA_DECIMAL if is_quoted else JSON_NUMBER)
         except ValueError as error:

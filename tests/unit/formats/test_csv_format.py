@@ -1,6 +1,8 @@
 """CSV: what lines are as rows, alone and among others, and rows as lines."""
 
 import datetime as dt
+import subprocess
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -47,7 +49,12 @@ TEXTS = (
     *b"2020-01-01T00:00:00Z 2020-01-01T00 2020-01-01T24:00:00Z 2020-01-01T23:59:60Z".split(),
     *b"2020-01-01T00:00:00.1234567Z 0000-01-01T00:00:00Z 9999-12-31T23:59:59.999999Z".split(),
     *b"2020-01-01T00:00:00-00:00 2020-01-01T00:00:00+25:00 1969-12-31T23:59:59.999999Z".split(),
+    *b"0e-90 5e-85 1e-38 1e39 1e-039 0e76 0e77 25e-3 1e+0".split(),
     b"2020-01-01 00:00:00+0200",
+    b"1." + b"0" * 300,
+    b"%d" % 2**256,
+    b"%de76" % 2**180,
+    b"0." + b"0" * 36 + b"e-39",
     b"",
     b" ",
     b" 1",
@@ -178,6 +185,43 @@ def test_what_only_python_takes_for_a_number_is_bad(kind: pa.DataType, text: str
     decoded = decoder.decode(pa.array([b"1.5", text.encode()], pa.binary()))
     assert decoded.array.to_pylist()[0] == {"d": 1.5}
     assert decoded.bad.rows == (1,)
+
+
+def test_huge_exponents_do_not_end_the_process() -> None:
+    """Arrow looks the power of ten up in a table, at any place; in a child, since that is a crash."""
+    script = """
+import pyarrow as pa
+from spark_kafka_native.formats import load_format
+decoder = load_format("csv").decoder(pa.struct([("x", pa.decimal128(10, 2))]), {})
+good = [b"1.5"] * 100
+for text in "0e-999999999 0.0e-99999999 -0E-99999999 1e-999999999 0e999999999 1e999999999".split():
+    for payloads in ([text.encode()], [*good, text.encode(), *good]):
+        decoded = decoder.decode(pa.array(payloads, pa.binary()))
+        found = str(decoded.array[len(payloads) // 2]["x"]), len(decoded.bad.rows)
+        assert found == (("None", 1) if text == "1e999999999" else ("0.00", 0)), (text, found)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (f"1.{'0' * 300}", "1.00"), (f"{2**256 + 5}", None), (f"{2**180}e76", None),
+        (f"-{'0' * 90}7.125", "-7.13"), ("5e-85", "0.00"), ("1234e-2", "12.34"), ("9e39", None),
+    ],
+)  # fmt: skip
+def test_decimals_of_more_digits_than_arrow_has(text: str, number: str | None) -> None:
+    """They would wrap around."""
+    kind = pa.struct([("x", pa.decimal128(10, 2))])
+    rows, bad = decode(kind, *[b"1.5"] * 100, text.encode(), b"2.5")
+    assert rows[-2:] == [{"x": None if number is None else Decimal(number)}, {"x": Decimal("2.50")}]
+    assert [*bad] == ([] if number else [100])
+
+
+@pytest.mark.parametrize("text", [f"-{'9' * 20}.{'9' * 18}", "1E+3", "-1.5e-7", f"0.{'0' * 60}"])
+def test_usual_decimals_are_read_together(text: str) -> None:
+    decoder = CsvFormat().decoder(pa.struct([("x", pa.decimal128(38, 18))]), {})
+    assert decoder.read_together(pa.array([text.encode()])).to_pylist() == [{"x": Decimal(text)}]
 
 
 def test_lines_of_another_length_are_bad_and_keep_what_fits() -> None:

@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Iterator
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 
 import pyarrow as pa
 import pytest
@@ -391,6 +391,34 @@ def test_json_without_a_schema_is_checked_text() -> None:
         ("malformed JSON at character 1", "not UTF-8 at byte 0", "nested"), decoded.bad.reasons, strict=True
     )
     assert all(reason.startswith(text) for text, reason in said)
+
+
+def test_huge_exponents_do_not_end_the_process() -> None:
+    """Arrow looks the power of ten up in a table, at any place; in a child, since that is a crash."""
+    script = r"""
+import pyarrow as pa
+from spark_kafka_native.formats import load_format
+kind = pa.list_(pa.decimal128(10, 2))
+decoder = load_format("json").decoder(pa.struct([("o", pa.struct([("l", kind)]))]), {})
+texts = "0e-999999999 0.0e-99999999 -0E-99999999 1e-999999999 0e999999999 1e999999999".split()
+quoted = [f'"{text}"' for text in texts]
+escaped = [r'"0\u0065-999999999"', r'"\u0030e-999999999"', r'"0e\u002d999999999"', r'"0e-99\u00399999"']
+for number in [*texts, *quoted, *escaped]:
+    for before in (0, 100):
+        payloads = ['{"o":{"l":[1.5]}}'] * before + ['{"o": {"l" :[ 1.5,\r\n\t%s ]}}' % number]
+        decoded = decoder.decode(pa.array(payloads).cast(pa.binary()))
+        found = decoded.array[before]["o"]["l"][1].as_py(), decoded.bad.rows
+        assert found == ((None, (before,)) if "1e999" in number else (0, ())), (number, found)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("text", ["5e-18", "5e-19", "-5e-25", "1.5e-009", "0.1e-100", f"1.{'0' * 36}e-18"])
+@pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.decimal128(38, 0), pa.decimal128(38, 19)], ids=str)
+def test_small_decimals(text: str, kind: pa.DataType) -> None:
+    wanted = Decimal(text).quantize(Decimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
+    for number in (text, f'"{text}"', '"' + text.replace("e", "\\u0065") + '"'):
+        assert read_both_ways(b'{"a":%s}' % number.encode(), a=kind) == ({"a": wanted}, None)
 
 
 def test_decimals_with_more_digits_than_their_type() -> None:
