@@ -167,6 +167,8 @@ def _converted(batch: pa.RecordBatch, row: pa.DataType) -> pa.Array:
 def _as_type(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     if column.type == kind:
         return column
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), kind)
     if pa.types.is_dictionary(column.type) and column.type.value_type in (pa.string(), pa.binary()):
         column = column.dictionary_decode()
     if not _is_related(column.type, kind):

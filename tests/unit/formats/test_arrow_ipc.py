@@ -107,6 +107,15 @@ def test_a_double_that_is_no_float_does_not_become_infinite() -> None:
     assert decoded.bad.reasons == ("`x`: a number is too large for float",)
 
 
+@pytest.mark.parametrize(
+    "kind", [pa.float64(), pa.float32(), pa.int32(), pa.string(), pa.decimal128(5, 2), ROW]
+)
+def test_a_column_of_the_type_null_is_null(kind: pa.DataType) -> None:
+    payloads = [stream(pa.table({"x": pa.nulls(rows)})) for rows in (0, 1, 3)]
+    decoded = read(pa.list_(pa.struct([("x", kind)])), *payloads)
+    assert decoded.array.to_pylist() == [[], [{"x": None}], [{"x": None}] * 3]
+
+
 def test_bytes_behind_the_stream_and_two_columns_of_one_name() -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"])
     assert read(ROWS, stream(TABLE) + b"\0", stream(twice)).bad.reasons == (
