@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from .arrays import binaries, hide, numbers, offsets_and_data, validity, wrap
+from .arrays import binaries, boolean, hide, numbers, offsets_and_data, validity, wrap
 from .arrow_ipc_sizes import TooLargeError, check_sizes
 from .errors import EncodeError, FormatError
 from .format import BadRows, Decoded
@@ -96,8 +96,7 @@ class ArrowIpcDecoder:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         if offsets[-1] >= 2**31:
             raise FormatError("These records have more than 2^31 rows together: read fewer at a time")
-        bits = pa.py_buffer(np.packbits(present, bitorder="little"))
-        buffers = [bits, _memory(offsets.astype(np.int32))]
+        buffers = [_bits(present), _memory(offsets.astype(np.int32))]
         return pa.Array.from_buffers(self.type, len(lengths), buffers, children=[rows])
 
     def _rows(self, payload: bytes) -> pa.Array:
@@ -135,6 +134,10 @@ class ArrowIpcDecoder:
         return batches
 
 
+def _bits(present: Any) -> Any:
+    return pa.py_buffer(np.packbits(present, bitorder="little"))
+
+
 def _memory(values: Any) -> Any:
     return pa.py_buffer(np.ascontiguousarray(values))
 
@@ -167,20 +170,65 @@ def _converted(batch: pa.RecordBatch, row: pa.DataType) -> pa.Array:
 def _as_type(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     if column.type == kind:
         return column
-    if pa.types.is_null(column.type):
-        return pa.nulls(len(column), kind)
     if pa.types.is_dictionary(column.type) and column.type.value_type in (pa.string(), pa.binary()):
         column = column.dictionary_decode()
     if not _is_related(column.type, kind):
         raise _BadStreamError(f"`{name}` is {column.type} in the stream, not {kind}"[:150])
     try:
-        converted = column.cast(kind)
+        return _cast(column, kind)
     except pa.ArrowException as error:
         raise _BadStreamError(f"`{name}`: {str(error).splitlines()[0][:150]}") from None
-    # Arrow checks all numbers but these.
-    if pa.types.is_floating(kind) and np.any(_infinite(converted) & ~_infinite(column)):
-        raise _BadStreamError(f"`{name}`: a number is too large for {kind}")
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``column`` as the related type ``kind``, value by value: Arrow's casts let some numbers pass, and check
+    values under a null list or struct. Raises `pa.ArrowException`."""
+    types = pa.types
+    if column.type == kind:
+        return column
+    if types.is_null(column.type):
+        return pa.nulls(len(column), kind)
+    if types.is_struct(kind):
+        return _cast_struct(column, kind)
+    if types.is_list(kind) or types.is_map(kind):
+        return _cast_lists(column, kind)
+    converted = column.cast(kind)
+    if types.is_floating(kind) and np.any(_infinite(converted) & ~_infinite(column)):
+        raise pa.ArrowInvalid(f"a number is too large for {kind}")
     return converted
+
+
+def _cast_struct(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    # They are null where the struct is.
+    children = [_cast(child, one.type) for child, one in zip(column.flatten(), kind, strict=True)]
+    for child, one in zip(children, kind, strict=True):
+        if not one.nullable and child.null_count > column.null_count:
+            raise pa.ArrowInvalid(f"a null in {one.name}, which has none")
+    return pa.Array.from_buffers(kind, len(column), [_bits(validity(column))], children=children)
+
+
+def _cast_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Lists or maps."""
+    if not len(column):
+        return pa.nulls(0, kind)
+    present, offsets = validity(column), numbers(column.offsets)
+    lengths = np.diff(offsets)
+    # A null may have elements, which count for nothing.
+    used = None if present.all() else boolean(np.repeat(present, lengths))
+
+    def elements(of_all: pa.Array) -> pa.Array:
+        part = of_all.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        return part if used is None else part.filter(used)
+
+    if pa.types.is_map(kind):
+        keys = _cast(elements(column.keys), kind.key_type)
+        items = _cast(elements(column.items), kind.item_type)
+        entry = pa.struct([kind.key_field, kind.item_field])
+        values = pa.Array.from_buffers(entry, len(keys), [None], children=[keys, items])
+    else:
+        values = _cast(elements(column.values), kind.value_type)
+    ends = np.concatenate([[0], np.cumsum(lengths * present)]).astype(np.int32)
+    return pa.Array.from_buffers(kind, len(column), [_bits(present), _memory(ends)], children=[values])
 
 
 def _infinite(column: pa.Array) -> Any:

@@ -108,6 +108,49 @@ def test_a_double_that_is_no_float_does_not_become_infinite() -> None:
 
 
 @pytest.mark.parametrize(
+    ("have", "want", "nest"),
+    [
+        (pa.struct([("x", pa.float64())]), pa.struct([("x", pa.float32())]), lambda x: {"x": x}),
+        (pa.list_(pa.float64()), pa.list_(pa.float32()), lambda x: [x, x]),
+        (pa.map_(pa.string(), pa.float64()), pa.map_(pa.string(), pa.float32()), lambda x: [("k", x)]),
+    ],
+)
+def test_nor_does_a_double_in_another_value(have: pa.DataType, want: pa.DataType, nest: Any) -> None:
+    values = [nest(1.5), None, nest(None), nest(float("-inf")), nest(-1e300)]
+    columns = [pa.table({"x": pa.array(part, have)}) for part in (values[:4], values)]
+    decoded = read(pa.list_(pa.struct([("x", want)])), *map(stream, columns))
+    assert decoded.array.to_pylist() == [[{"x": one} for one in values[:4]], None]
+    assert decoded.bad.reasons == ("`x`: a number is too large for float",)
+
+
+def test_values_under_a_null_do_not_count() -> None:
+    """A null struct has fields, and a null list may have elements."""
+    hidden = pa.array([1, 300, 2], pa.int64())
+    mask = pa.array([False, True, False])
+    structs = pa.StructArray.from_arrays([hidden], ["y"], mask=mask)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), hidden, mask=mask)
+    kind = pa.struct([("s", pa.struct([("y", pa.int8())])), ("l", pa.list_(pa.int8()))])
+    decoded = read(pa.list_(kind), stream(pa.table({"s": structs, "l": lists}), None))
+    assert decoded.bad.reasons == ()
+    assert decoded.array.to_pylist()[0] == [
+        {"s": {"y": 1}, "l": [1]},
+        {"s": None, "l": None},
+        {"s": {"y": 2}, "l": [2]},
+    ]
+
+
+@pytest.mark.parametrize("nullable", [True, False])
+def test_a_null_in_a_field_that_has_none(nullable: bool) -> None:
+    kind = pa.struct([pa.field("y", pa.int32(), nullable)])
+    columns = [pa.array(part, pa.struct([("y", pa.int64())])) for part in ([{"y": 1}, None], [{"y": None}])]
+    decoded = read(pa.list_(pa.struct([("x", kind)])), *(stream(pa.table({"x": one})) for one in columns))
+    assert decoded.array.to_pylist() == [
+        [{"x": {"y": 1}}, {"x": None}],
+        [{"x": {"y": None}}] if nullable else None,
+    ]
+
+
+@pytest.mark.parametrize(
     "kind", [pa.float64(), pa.float32(), pa.int32(), pa.string(), pa.decimal128(5, 2), ROW]
 )
 def test_a_column_of_the_type_null_is_null(kind: pa.DataType) -> None:
