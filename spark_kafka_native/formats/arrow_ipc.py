@@ -192,6 +192,8 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return _cast_struct(column, kind)
     if types.is_list(kind) or types.is_map(kind):
         return _cast_lists(column, kind)
+    if types.is_decimal(kind):
+        return _cast_decimals(column, kind)
     converted = column.cast(kind)
     if types.is_floating(kind) and np.any(_infinite(converted) & ~_infinite(column)):
         raise pa.ArrowInvalid(f"a number is too large for {kind}")
@@ -229,6 +231,22 @@ def _cast_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
         values = _cast(elements(column.values), kind.value_type)
     ends = np.concatenate([[0], np.cumsum(lengths * present)]).astype(np.int32)
     return pa.Array.from_buffers(kind, len(column), [_bits(present), _memory(ends)], children=[values])
+
+
+def _cast_decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Arrow adds decimal places without a look at the bits that it has, where a large number wraps around: so
+    the digits are counted first, and 256 bits have room for those."""
+    have = column.type
+    added = kind.scale - have.scale
+    if not added:
+        return column.cast(kind)
+    # Where none remains, a type still has one; 6 * 10^76 wraps around, but not to a number that fits.
+    digits = max(1, min(have.precision, kind.precision - added))
+    try:
+        wide = column.cast(pa.decimal256(digits, have.scale))
+    except pa.ArrowInvalid:
+        raise pa.ArrowInvalid(f"a number is too large for {kind}") from None
+    return wide.cast(kind)
 
 
 def _infinite(column: pa.Array) -> Any:

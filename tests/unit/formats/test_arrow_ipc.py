@@ -3,6 +3,7 @@
 import os
 import random
 import struct
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,19 @@ def test_nor_does_a_double_in_another_value(have: pa.DataType, want: pa.DataType
     decoded = read(pa.list_(pa.struct([("x", want)])), *map(stream, columns))
     assert decoded.array.to_pylist() == [[{"x": one} for one in values[:4]], None]
     assert decoded.bad.reasons == ("`x`: a number is too large for float",)
+
+
+@pytest.mark.parametrize("source", [pa.decimal128(38, 0), pa.decimal256(76, 0), pa.decimal256(40, 3)])
+def test_a_decimal_that_does_not_fit_does_not_wrap_around(source: pa.DataType) -> None:
+    most = 10**20 - 1
+    payloads = [
+        stream(pa.table({"x": pa.array([None, Decimal(number)], source)}))
+        for number in (most, -most, most + 1, -most - 1, 2737576032463334546746)
+    ]
+    decoded = read(pa.list_(pa.struct([("x", pa.decimal128(38, 18))])), *payloads)
+    good = [[{"x": None}, {"x": Decimal(number)}] for number in (most, -most)]
+    assert decoded.array.to_pylist() == [*good, None, None, None]
+    assert decoded.bad.reasons == ("`x`: a number is too large for decimal128(38, 18)",) * 3
 
 
 def test_values_under_a_null_do_not_count() -> None:
