@@ -239,7 +239,8 @@ class _Compiler:
 
     def _missing(self, wanted: AvroField, into: ReadColumn | None, place: str) -> list[int]:
         """A field that the writer does not have."""
-        if not wanted.has_default and not any(one.kind == "null" for one in wanted.type.items):
+        branches = wanted.type.items if wanted.type.kind == "union" else ()
+        if not wanted.has_default and not any(one.kind == "null" for one in branches):
             raise _ResolutionError(
                 f"`{place}` is not in the schema that the data was written with, and it has no default"
             )

@@ -320,6 +320,8 @@ def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: A
         (record(("a", decimal(9, 2))), record(("a", decimal(4, 2))), None, r"written as decimal\(9,2\)"),
         (record(("a", "int")), record(("b", "int")), None, "`b` is not in the schema .* no default"),
         (record(("a", "int")), record({"name": "b", "type": "int", "default": "x"}), None, "default of `b`"),
+        (record(), record(("b", {"type": "array", "items": "null"})), None, "`b` is not in the schema"),
+        (record(), record(("b", {"type": "map", "values": "null"})), None, "`b` is not in the schema"),
         (
             record(("a", "int")),
             record({"name": "b", "type": "string", "default": "x" * 5000}),
