@@ -80,6 +80,8 @@ class _Compiler:
             return self._single(found[0], kind, place)
         if not found and pa.types.is_null(kind):
             return ReadColumn(kind, self.made.builder(Built.NULL))
+        if not found and not _is_plain(kind):
+            raise _misfit(read, kind, place)
         for one in found:
             # A column has the symbols of one enum.
             _require_fit(one, pa.null() if one.kind == "enum" else kind, place)
@@ -375,8 +377,20 @@ def _require_different(names: list[str], place: str) -> None:
 def _require_fit(read: AvroType, kind: pa.DataType, place: str) -> None:
     """Raise `FormatError` unless values of ``read`` can be in a column of ``kind``."""
     if not _fits(read, kind):
-        where = f"`{place}`" if place else "The type"
-        raise FormatError(f"{where} is {read.label} in the Avro schema, which is not read as {kind}")
+        raise _misfit(read, kind, place)
+
+
+def _misfit(read: AvroType, kind: pa.DataType, place: str) -> FormatError:
+    where = f"`{place}`" if place else "The type"
+    return FormatError(f"{where} is {read.label} in the Avro schema, which is not read as {kind}")
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """True if `_Compiler._leaf` has a builder for ``kind``."""
+    types = pa.types
+    if types.is_time64(kind) or types.is_timestamp(kind) or types.is_decimal128(kind):
+        return True
+    return kind in _WIDTHS or kind in (pa.bool_(), pa.string(), pa.binary())
 
 
 def _fits(read: AvroType, kind: pa.DataType) -> bool:

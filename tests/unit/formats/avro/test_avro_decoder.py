@@ -334,6 +334,19 @@ def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: A
         (LONG_MILLIS, None, pa.timestamp("us"), "not read as timestamp"),
         ("long", None, pa.int32(), "not read as int32"),
         (["null", "int", "string"], None, pa.struct([("member2", pa.int32())]), "union of 2 types"),
+        ("null", None, pa.map_(pa.string(), pa.int32()), "The type is null .* not read as map"),
+        (
+            record(("a", "null")),
+            None,
+            pa.struct([("a", pa.struct([("b", pa.int32())]))]),
+            "`a` is null .* struct",
+        ),
+        (
+            record(("a", ["null"])),
+            None,
+            pa.struct([("a", pa.list_(pa.int32()))]),
+            "`a` is union .* not read as list",
+        ),
         (record(("a", "int")), None, pa.struct([("a", pa.int32())] * 2), "appears twice: a, a"),
         (
             ["int", "string"],
