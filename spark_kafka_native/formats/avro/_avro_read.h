@@ -13,7 +13,7 @@ enum { R_NULL, R_BOOL, R_INT, R_LONG, R_FLOAT, R_DOUBLE, R_BYTES, R_FIXED, R_DEC
        R_ENUM, R_RECORD, R_ARRAY, R_MAP, R_UNION, R_MEMBER, R_DEFAULT, R_FAIL };
 enum { BAD_END = 1, BAD_LEFT_OVER, BAD_VARINT, BAD_LENGTH, BAD_UTF8, BAD_BOOL, BAD_SYMBOL, BAD_BRANCH, BAD_DECIMAL,
        BAD_COUNT, BAD_EXPANSION, BAD_RANGE, BAD_UNKNOWN_SYMBOL, BAD_RESOLUTION, BAD_BLOCK, BAD_KEY_TWICE };
-enum { AS_INTEGER, AS_FLOAT, AS_DOUBLE };
+enum { AS_INTEGER, AS_FLOAT, AS_DOUBLE, AS_TIME_MICROS, AS_TIME_NANOS };
 
 typedef struct {
     int32_t op, target, child, count, a, b;
@@ -97,6 +97,8 @@ static int read_integer(Reading *r, const Node *node, const uint8_t **p, const u
         int64_t divisor = -(int64_t)node->b;
         value = value / divisor - (value % divisor < 0);
     }
+    if (node->a != AS_INTEGER && (value < 0 || value / (node->a == AS_TIME_MICROS ? 1000000 : 1000000000) >= 86400))
+        return BAD_RANGE;
     return put_integer(b, value);
 }
 

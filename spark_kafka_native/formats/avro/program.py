@@ -74,6 +74,9 @@ class As(IntEnum):
     INTEGER = 0
     FLOAT = 1
     DOUBLE = 2
+    TIME_MICROS = 3
+    """A time of the day."""
+    TIME_NANOS = 4
 
 
 class Write(IntEnum):

@@ -60,6 +60,12 @@ def compile_read(written: AvroType, read: AvroType, kind: pa.DataType) -> AvroRe
 
 
 _NARROW: Final = {pa.int8(): 1, pa.int16(): 2, pa.int32(): 4, pa.int64(): 8}
+_MEANS: Final = {
+    pa.float32(): As.FLOAT,
+    pa.float64(): As.DOUBLE,
+    pa.time64("us"): As.TIME_MICROS,
+    pa.time64("ns"): As.TIME_NANOS,
+}
 _WIDTHS: Final = _NARROW | {pa.float32(): 4, pa.float64(): 8, pa.date32(): 4}
 
 
@@ -267,10 +273,9 @@ class _Compiler:
                 return self.made.step(Read.BOOL, about, place)
             case "int" | "long":
                 op = Read.INT if written.kind == "int" else Read.LONG
-                means = (
-                    As.FLOAT if kind == pa.float32() else As.DOUBLE if kind == pa.float64() else As.INTEGER
+                return self.made.step(
+                    op, about, place, _MEANS.get(kind, As.INTEGER), _factor(written, read, kind)
                 )
-                return self.made.step(op, about, place, means, _factor(written, read, kind))
             case "float" | "double":
                 return self.made.step(Read.FLOAT if written.kind == "float" else Read.DOUBLE, about, place)
         fixed = written.kind == "fixed"

@@ -226,8 +226,11 @@ class _Reading:
     def _integer(self, target: int, value: int, a: int, b: int) -> None:
         if target < 0:
             return
-        if a == As.INTEGER:
-            self.put_integer(target, value * b if b > 1 else value // -b if b < -1 else value)
+        if a not in (As.FLOAT, As.DOUBLE):
+            value = value * b if b > 1 else value // -b if b < -1 else value
+            if a != As.INTEGER and not 0 <= value < 86_400 * (10**6 if a == As.TIME_MICROS else 10**9):
+                raise _BadError(BadPayload.RANGE)
+            self.put_integer(target, value)
         else:
             # NumPy, as Python's numbers would be rounded twice.
             number = np.int64(value)

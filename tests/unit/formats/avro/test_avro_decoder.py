@@ -11,6 +11,7 @@ from support.avro_cases import write
 
 from spark_kafka_native.formats import BadRows, Decoded, FormatError
 from spark_kafka_native.formats.avro.decoder import AvroDecoder
+from spark_kafka_native.formats.avro.defaults import varint
 from spark_kafka_native.formats.avro.kernel import AvroKernel, PythonKernel, load_compiled
 from spark_kafka_native.formats.avro.schema import parse_schema
 from spark_kafka_native.formats.avro.types import arrow_type
@@ -359,6 +360,23 @@ def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: A
 def test_what_can_never_be_read_is_refused_at_once(written: Any, read: Any, kind: Any, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         decode(PythonKernel(), [], written, read, kind)
+
+
+@pytest.mark.parametrize("unit", ["us", "ns"])
+@pytest.mark.parametrize(("logical", "of"), [("time-millis", "int"), ("time-micros", "long")])
+def test_a_time_is_within_a_day(kernel: AvroKernel, logical: str, of: str, unit: str) -> None:
+    day = 86_400_000 if of == "int" else 86_400_000_000
+    written = {"type": of, "logicalType": logical}
+    payloads: list[bytes | None] = [varint(one) for one in (0, day - 1, day, -1, 2**31 - 1)]
+    decoded = decode(kernel, payloads, written, written, pa.time64(unit))
+    rows = (2, 3, 4) if of == "int" else (2, 3)
+    assert decoded.bad.rows == rows
+    assert "does not fit its type" in decoded.bad.reasons[0]
+    assert decoded.array[:2].cast(pa.int64()).to_pylist() == [
+        0,
+        (day - 1) * {"us": 86_400_000_000, "ns": 86_400_000_000_000}[unit] // day,
+    ]
+    assert decode(kernel, payloads, written).bad == BadRows()
 
 
 def test_single_objects_are_read_without_their_head(kernel: AvroKernel) -> None:
