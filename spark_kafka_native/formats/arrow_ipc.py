@@ -235,18 +235,22 @@ def _cast_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _cast_decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Arrow adds decimal places without a look at the bits that it has, where a large number wraps around: so
-    the digits are counted first, and 256 bits have room for those."""
+    the digits are counted first, and get as many bits as they need. Nor does it look at the scale, of which a
+    stream may claim any, and reads behind its table of the powers of ten."""
     have = column.type
     added = kind.scale - have.scale
-    if not added:
-        return column.cast(kind)
+    if abs(added) > 76:
+        raise pa.ArrowInvalid(f"{have} has a scale too far from that of {kind}")
     # Where none remains, a type still has one; 6 * 10^76 wraps around, but not to a number that fits.
     digits = max(1, min(have.precision, kind.precision - added))
+    is_small = max(digits, digits + added, -added) <= 38
+    wide, most = (pa.decimal128, 38) if is_small else (pa.decimal256, 76)
     try:
-        wide = column.cast(pa.decimal256(digits, have.scale))
+        counted = column.cast(wide(digits, have.scale))
     except pa.ArrowInvalid:
         raise pa.ArrowInvalid(f"a number is too large for {kind}") from None
-    return wide.cast(kind)
+    # Fewer bits would cut the number before its digits are counted.
+    return counted.cast(wide(min(kind.precision, most), kind.scale)).cast(kind)
 
 
 def _infinite(column: pa.Array) -> Any:

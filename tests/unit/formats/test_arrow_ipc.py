@@ -137,6 +137,31 @@ def test_a_decimal_that_does_not_fit_does_not_wrap_around(source: pa.DataType) -
     assert decoded.bad.reasons == ("`x`: a number is too large for decimal128(38, 18)",) * 3
 
 
+@pytest.mark.parametrize("scale", [-59, 95, 2**20, -(2**20), 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("decimal", [pa.decimal128, pa.decimal256])
+def test_a_scale_that_no_power_of_ten_reaches(decimal: Any, scale: int) -> None:
+    source, wanted = decimal(38, scale), pa.decimal128(38, 18)
+    ones = pa.py_buffer(b"".join(one.to_bytes(source.bit_width // 8, "little") for one in (1, 1)))
+    numbers = pa.Array.from_buffers(source, 2, [None, ones])
+    offsets = pa.array([0, 1, 2], pa.int32())
+    columns = {
+        wanted: numbers,
+        pa.struct([("y", wanted)]): pa.StructArray.from_arrays([numbers], ["y"]),
+        pa.list_(wanted): pa.ListArray.from_arrays(offsets, numbers),
+        pa.map_(pa.string(), wanted): pa.MapArray.from_arrays(offsets, pa.array(["k", "k"]), numbers),
+    }
+    for kind, column in columns.items():
+        decoded = read(pa.list_(pa.struct([("x", kind)])), stream(pa.table({"x": column})))
+        reason = f"`x`: {source} has a scale too far from that of {wanted}"
+        assert decoded.bad.reasons == (reason,)
+
+
+def test_negative_scales() -> None:
+    column = pa.array([Decimal("12300"), None, Decimal("-4E+2")], pa.decimal128(5, -2))
+    decoded = read(pa.list_(pa.struct([("x", pa.decimal128(10, 2))])), stream(pa.table({"x": column}), None))
+    assert decoded.array.to_pylist() == [[{"x": one} for one in (Decimal("12300"), None, Decimal("-400"))]]
+
+
 def test_values_under_a_null_do_not_count() -> None:
     """A null struct has fields, and a null list may have elements."""
     hidden = pa.array([1, 300, 2], pa.int64())
