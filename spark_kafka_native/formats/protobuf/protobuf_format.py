@@ -32,6 +32,7 @@ MAX_EXPANDED_BYTES: Final = 1 << 30
 of payload, and a value in every column of its type."""
 _COLUMN_BYTES: Final = 9
 _EMPTY_MESSAGE_BYTES: Final = 2
+_TOO_DEEP: Final = "no protobuf message of this type: malformed, or groups in one another are too many"
 _PREFIX: Final = "message.prefix"
 """The setting with what stands before each payload that is written, in hexadecimal."""
 
@@ -130,7 +131,9 @@ class ProtobufDecoder:
 
     def _decode(self, start_and_payloads: tuple[int, pa.Array]) -> tuple[int, Decoded]:
         start, payloads = start_and_payloads
-        payloads, raw, problems = self._read(payloads)
+        deep = dict.fromkeys(self._engine.too_deep(payloads), _TOO_DEEP)
+        payloads, raw, problems = self._read(_without(payloads, deep) if deep else payloads)
+        problems |= deep
         array, findings = self._convert(raw)
         if findings.conflicted:
             payloads, refused = self._normalized(payloads, findings.conflicted)

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from ..arrays import offsets_and_data
 from ..errors import FormatError
 
 if TYPE_CHECKING:
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 
 MAX_MESSAGES: Final = 10_000
 """Places of messages in one type."""
+MAX_GROUPS: Final = 10_000
+"""Groups in one another that `ptars` may meet: it skips them by recursion, 80 bytes of stack for each."""
 _PACKAGE: Final = "pykafka"
 _OPTIONAL, _REPEATED = 1, 3  # FieldDescriptorProto.Label
+_START_GROUP: Final = 3
 
 
 class WireField(NamedTuple):
@@ -98,7 +103,7 @@ class WireEngine:
 
     def read(self, payloads: pa.Array) -> pa.RecordBatch:
         """A raw column for each field; a null is as an empty payload. Raises `ValueError` if one of
-        ``payloads`` is no message."""
+        ``payloads`` is no message. Ends the process for one of `too_deep`."""
         try:
             return self._handler.array_to_record_batch(payloads)
         except BaseException as error:
@@ -106,6 +111,23 @@ class WireEngine:
             if type(error).__name__ == "PanicException":
                 raise ValueError(f"{error}") from None
             raise
+
+    def too_deep(self, payloads: pa.Array) -> list[int]:
+        """Which of ``payloads`` may have more than `MAX_GROUPS` groups in one another: they have enough bytes
+        that may begin one, and the reference implementation, which has a limit of 100, refuses them."""
+        offsets, data = offsets_and_data(payloads)
+        if len(offsets) < 2 or (sizes := np.diff(offsets)).max() <= MAX_GROUPS:
+            return []
+        rows = np.flatnonzero(sizes > MAX_GROUPS)
+        edges = zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True)
+        # In text a quarter of the bytes may begin a group.
+        many = [
+            row
+            for row, start, end in edges
+            if np.count_nonzero((data[start:end] & 7) == _START_GROUP) > MAX_GROUPS
+        ]
+        values = ((row, payloads[row].as_py()) for row in many)
+        return [row for row, one in values if one is not None and not self.is_message(one)]
 
     def write(self, columns: pa.RecordBatch) -> pa.Array:
         """A binary array without nulls."""
@@ -121,5 +143,5 @@ class WireEngine:
 
         try:
             return bytes(self._class.FromString(payload).SerializeToString())
-        except (DecodeError, ValueError):
+        except (DecodeError, ValueError, RecursionError):  # the last by its Python twin
             return None

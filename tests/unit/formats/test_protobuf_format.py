@@ -1,6 +1,8 @@
 """protobuf: where the schema is from, which types there are, what can be read and written."""
 
 import base64
+import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -309,6 +311,57 @@ def test_bad_payloads_write_nothing_to_stderr(capfd: pytest.CaptureFixture[str])
     kind = pa.struct([("name", pa.string()), ("size", pa.int32())])
     assert read(kind, PART, *payloads).bad.rows == tuple(range(len(payloads)))
     assert capfd.readouterr().err == ""
+
+
+def test_groups_in_one_another_do_not_end_the_process() -> None:
+    """They are skipped by recursion, up to the end of the stack; in a child, since that is a crash."""
+    script = r"""
+import json, sys
+import pyarrow as pa
+from spark_kafka_native.formats.protobuf.protobuf_format import ProtobufFormat
+kind = pa.struct([("a_string", pa.string()), ("part", pa.struct([("name", pa.string())]))])
+decoder = ProtobufFormat().decoder(kind, json.loads(sys.argv[1]))
+many, good = 300_000, b"\x72\x01x"
+for odd in (
+    b"\x0b" * many,
+    b"\x0b" * many + b"\x0c" * many,
+    b"\xfb\x7f" * many + b"\xfc\x7f" * many,
+    b"\x13\x0a\x04text" * many + b"\x14" * many,
+    b"\x13" * many + b"\x0c" * many,
+    good + b"\x8a\x01\xe0\xa7\x12" + b"\x0b" * many,  # in `part`
+):
+    decoded = decoder.decode(pa.array([good, odd, None, good]))
+    assert decoded.array.field(0).to_pylist() == ["x", None, None, "x"]
+    assert decoded.bad.rows == (1,), decoded.bad
+    assert "groups in one another" in decoded.bad.reasons[0]
+"""
+    given = json.dumps(settings(EVERYTHING))
+    subprocess.run([sys.executable, "-c", script, given], check=True)
+
+
+def test_payloads_with_as_many_bytes_of_the_kind_of_a_group_are_read() -> None:
+    """Text, groups behind one another, and groups that are not deep."""
+    kind = pa.struct([("a_string", pa.string()), ("maybe_int", pa.int32())])
+    text = "sticks" * 100_000
+    payloads = [
+        made(EVERYTHING, a_string=text, maybe_int=3),
+        b"\x2b\x2c" * 100_000 + made(EVERYTHING, maybe_int=4),
+        (b"\x2b" * 90 + b"\x2c" * 90) * 1_000 + made(EVERYTHING, maybe_int=5),
+        b"\x2b" * 4_000 + b"\x2c" * 4_000 + made(EVERYTHING, maybe_int=6),
+    ]
+    decoded = read(kind, EVERYTHING, *payloads)
+    assert decoded.bad.rows == ()
+    assert decoded.array.to_pylist() == [
+        {"a_string": text, "maybe_int": 3},
+        *({"a_string": None, "maybe_int": number} for number in (4, 5, 6)),
+    ]
+
+
+def test_a_null_over_the_bytes_of_many_groups_is_null() -> None:
+    data = pa.array([b"\x0b" * 20_000, made(PART, name="x")])
+    hidden = pa.Array.from_buffers(data.type, 2, [pa.py_buffer(b"\x02"), *data.buffers()[1:]])
+    decoded = ProtobufFormat().decoder(pa.struct([("name", pa.string())]), settings(PART)).decode(hidden)
+    assert (decoded.array.to_pylist(), decoded.bad.rows) == ([None, {"name": "x"}], ())
 
 
 def test_a_wrapper_is_null_or_has_a_value() -> None:
