@@ -104,9 +104,12 @@ class ArrowIpcDecoder:
         try:
             limit = check_sizes(payload, self.row.num_fields)
             batches = self._batches(payload)
+            size = 0
             for batch in batches:
                 batch.validate(full=True)
-                _check_expansion(batch, limit)
+                size += sum(map(_size, batch.columns))
+                if size > limit:
+                    raise TooLargeError(size, limit)
             parts = [_converted(batch, self.row) for batch in batches]
         except TooLargeError as error:
             raise _BadStreamError(str(error)) from None
@@ -142,16 +145,36 @@ def _memory(values: Any) -> Any:
     return pa.py_buffer(np.ascontiguousarray(values))
 
 
-def _check_expansion(batch: pa.RecordBatch, limit: int) -> None:
-    """Columns may share their bytes in the payload, and words of a dictionary stand for many values."""
-    size = 0
-    for column in batch.columns:
-        size += column.nbytes
-        if pa.types.is_dictionary(column.type) and column.type.value_type in (pa.string(), pa.binary()):
-            lengths = np.diff(offsets_and_data(column.dictionary)[0]).astype(np.int64)
-            size += int(lengths[column.indices.drop_null().to_numpy()].sum())
-    if size > limit:
-        raise TooLargeError(size, limit)
+def _is_of_words(kind: pa.DataType) -> bool:
+    return pa.types.is_dictionary(kind) and kind.value_type in (pa.string(), pa.binary())
+
+
+def _size(column: pa.Array) -> int:
+    """The bytes of a column once it is read: columns may share theirs in the payload, words of a dictionary
+    stand for many values, and nulls without a type have no bytes at all there.
+
+    Arrow's `nbytes` would follow the offsets of no lists at all, which nothing has validated, out of memory.
+    """
+    types, kind = pa.types, column.type
+    if types.is_null(kind):
+        return len(column)
+    if types.is_struct(kind):
+        return sum(_size(column.field(index)) for index in range(kind.num_fields))
+    if types.is_list(kind) or types.is_map(kind):
+        return 4 * len(column) + sum(map(_size, _elements(column))) if len(column) else 0
+    return _size_of_words(column) if _is_of_words(kind) else int(column.get_total_buffer_size())
+
+
+def _size_of_words(column: pa.Array) -> int:
+    lengths = np.diff(offsets_and_data(column.dictionary)[0]).astype(np.int64)
+    return 4 * len(column) + int(lengths[column.indices.drop_null().to_numpy()].sum())
+
+
+def _elements(lists: pa.Array) -> list[pa.Array]:
+    """Those of lists, of which there is one at least; or the keys and the items of maps."""
+    offsets = numbers(lists.offsets)
+    parts = [lists.keys, lists.items] if pa.types.is_map(lists.type) else [lists.values]
+    return [part.slice(int(offsets[0]), int(offsets[-1] - offsets[0])) for part in parts]
 
 
 def _converted(batch: pa.RecordBatch, row: pa.DataType) -> pa.Array:
@@ -170,7 +193,7 @@ def _converted(batch: pa.RecordBatch, row: pa.DataType) -> pa.Array:
 def _as_type(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
     if column.type == kind:
         return column
-    if pa.types.is_dictionary(column.type) and column.type.value_type in (pa.string(), pa.binary()):
+    if _is_of_words(column.type):
         column = column.dictionary_decode()
     if not _is_related(column.type, kind):
         raise _BadStreamError(f"`{name}` is {column.type} in the stream, not {kind}"[:150])
@@ -213,22 +236,17 @@ def _cast_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Lists or maps."""
     if not len(column):
         return pa.nulls(0, kind)
-    present, offsets = validity(column), numbers(column.offsets)
-    lengths = np.diff(offsets)
-    # A null may have elements, which count for nothing.
-    used = None if present.all() else boolean(np.repeat(present, lengths))
-
-    def elements(of_all: pa.Array) -> pa.Array:
-        part = of_all.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-        return part if used is None else part.filter(used)
-
+    present, lengths = validity(column), np.diff(numbers(column.offsets))
+    parts = _elements(column)
+    if not present.all():  # A null may have elements, which count for nothing.
+        used = boolean(np.repeat(present, lengths))
+        parts = [part.filter(used) for part in parts]
     if pa.types.is_map(kind):
-        keys = _cast(elements(column.keys), kind.key_type)
-        items = _cast(elements(column.items), kind.item_type)
+        children = [_cast(parts[0], kind.key_type), _cast(parts[1], kind.item_type)]
         entry = pa.struct([kind.key_field, kind.item_field])
-        values = pa.Array.from_buffers(entry, len(keys), [None], children=[keys, items])
+        values = pa.Array.from_buffers(entry, len(parts[0]), [None], children=children)
     else:
-        values = _cast(elements(column.values), kind.value_type)
+        values = _cast(parts[0], kind.value_type)
     ends = np.concatenate([[0], np.cumsum(lengths * present)]).astype(np.int32)
     return pa.Array.from_buffers(kind, len(column), [_bits(present), _memory(ends)], children=[values])
 

@@ -220,6 +220,46 @@ def test_rows_and_sizes_that_are_only_claimed_are_not_allocated() -> None:
     assert pa.total_allocated_bytes() - before < MAX_GROWTH * 2**20
 
 
+@pytest.mark.parametrize("batches", [1, 10])
+def test_nulls_without_a_type_take_bytes_once_they_have_one(batches: int) -> None:
+    kind = pa.list_(pa.struct([("x", pa.list_(pa.float64()))]))
+    ends = pa.py_buffer(np.array([0, 10**6 // batches], np.int32))
+    nulls = pa.nulls(10**6 // batches)
+    column = pa.Array.from_buffers(pa.list_(pa.null()), 1, [None, ends], children=[nulls])
+    few = stream(pa.table({"x": pa.array([[None] * 3], pa.list_(pa.null()))}))
+    decoded = read(kind, stream(pa.concat_tables([pa.table({"x": column})] * batches), 1), few)
+    assert decoded.array.to_pylist() == [None, [{"x": [None] * 3}]]
+    assert decoded.bad.reasons[0].endswith("are refused for its length")
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "inner"),
+    [
+        (pa.list_(pa.string()), pa.list_(pa.string()), ["ab"]),
+        (pa.list_(pa.large_string()), pa.list_(pa.string()), ["ab"]),
+        (pa.map_(pa.string(), pa.int8()), pa.map_(pa.string(), pa.int16()), [("ab", 1)]),
+    ],
+)
+def test_offsets_of_no_lists_at_all_are_not_followed(
+    have: pa.DataType, want: pa.DataType, inner: Any
+) -> None:
+    """Arrow validates only those of lists that are there, and counts bytes by all."""
+    payload = stream(pa.table({"x": pa.array([[inner] * 77], pa.list_(have))}))
+    for find, old, new in (
+        (payload.index, struct.pack("<qq", 77, 0), bytes(16)),  # the number of inner lists
+        (payload.rindex, struct.pack("<2i", 0, 77), bytes(8)),  # the offsets of the outer one
+        (
+            payload.rindex,
+            struct.pack("<3i", 0, 1, 2),
+            struct.pack("<3i", 2**28, 1, 2),
+        ),  # and of the inner ones
+    ):
+        at = find(old)
+        payload = payload[:at] + new + payload[at + len(old) :]
+    decoded = read(pa.list_(pa.struct([("x", pa.list_(want))])), payload)
+    assert decoded.array.to_pylist() == [[{"x": []}]]
+
+
 def test_the_buffers_of_a_batch_have_one_limit_together() -> None:
     columns = {name: pa.array([number] * 2, pa.int64()) for number, name in enumerate(("id", "more", "last"))}
     packed = stream(pa.table(columns), compression="lz4")

@@ -31,7 +31,7 @@ def test_nested_columns_are_read_as_python_reads_them() -> None:
     def check(seed: int) -> None:
         rng = random.Random(seed)
         have, want = _types(rng, 0)
-        column, expected = _column(rng, have, want, rng.randrange(1, 6), rng.choice([0, 0.05, 0.5]))
+        column, expected = _column(rng, have, want, rng.randrange(1, 6), rng.choice([0, 0.2, 0.9]))
         column.validate(full=True)
         start = rng.randrange(len(column))
         for part, values in ((column, expected), (column.slice(start), expected[start:])):
