@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...kafka.config.client_config import ClientConfig, ProducerConfig
@@ -214,6 +215,8 @@ class WriteOptions:
         create = values.value("createTopics")
         summary_path = values.text("summaryPath")
         if summary_path is not None:
+            if Path(summary_path).name in ("", ".."):
+                raise ConfigError(f"summaryPath must be the path of a file, not {summary_path!r}")
             allowed_path("summaryPath", summary_path)
         for name in ("createTopics.partitions", "createTopics.replicationFactor"):
             if name in values and not create:

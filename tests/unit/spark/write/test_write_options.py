@@ -34,6 +34,13 @@ def test_a_summary_is_written_only_where_files_are_allowed(
             parse(path)
 
 
+@pytest.mark.parametrize("path", ["", ".", "/", "..", "/tmp/.."])
+def test_a_summary_without_a_file_name_is_refused_before_anything_is_written(path: str) -> None:
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "summaryPath": path}
+    with pytest.raises(ConfigError, match="summaryPath must be the path of a file, not '"):
+        WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+
+
 def parse_once(**options: str) -> WriteOptions:
     given = {"kafka.bootstrap.servers": "a:1", "topic": "t"} | {
         name.replace("__", "."): text for name, text in options.items()
