@@ -450,14 +450,14 @@ def _check_all(
 ) -> None:
     """Raises for the gravest of the answers, and for one that is missing."""
     order = [Meaning.FATAL, Meaning.ABORTABLE, Meaning.RETRY, Meaning.DONE]
-    # Of those refused together, the one that says why: the others were merely not attempted.
-    ranked = sorted(
-        ((codes[tp], tp) for tp in wanted if tp in codes),
-        key=lambda one: (
-            order.index(judge_answer(request, one[0])),
-            one[0] is ErrorCode.OPERATION_NOT_ATTEMPTED,
-        ),
-    )
+
+    def rank(code: ErrorCode) -> tuple[int, bool]:
+        # Merely not attempted, as another one was refused: that one says why, and if to try again.
+        is_bystander = code is ErrorCode.OPERATION_NOT_ATTEMPTED
+        meaning = Meaning.RETRY if is_bystander else judge_answer(request, code)
+        return order.index(meaning), is_bystander
+
+    ranked = sorted(((codes[tp], tp) for tp in wanted if tp in codes), key=lambda one: rank(one[0]))
     for code, tp in ranked[:1]:
         _check(request, code, f"{where}, {tp}", operation)
     missing = [tp for tp in wanted if tp not in codes]

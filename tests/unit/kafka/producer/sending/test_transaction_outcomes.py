@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +49,7 @@ from spark_kafka_native.kafka.protocol.api.transactions import (
     TxnOffsetCommitResponseTopic,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import MockBroker
 
 # One in a destructor.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -496,3 +497,22 @@ def test_a_closed_producer_begins_nothing_and_keeps_no_connection(cluster: Trans
             producer.begin()
         assert len(cluster[1].asked) == asked
         assert not producer._router._brokers.live()
+
+
+@pytest.mark.parametrize(
+    ("code", "retried"), [("UNKNOWN_TOPIC_OR_PARTITION", True), ("TOPIC_AUTHORIZATION_FAILED", False)]
+)
+def test_a_partition_that_was_not_attempted_follows_the_one_that_was_refused(
+    code: str, retried: bool
+) -> None:
+    """A new topic beside an old one, of which the coordinator does not know yet (AddPartitionsToTxn, v3)."""
+    with MockBroker() as broker:
+        for topic in ("new", "old"):
+            broker.create_topic(topic)
+        broker.on("AddPartitionsToTxn", topic="new", times=1).fail(code)
+        with TransactionalProducer(broker.bootstrap_servers, "id", linger_ms=50) as producer:
+            refused = pytest.raises(TransactionAbortableError, match=f"new-0.*{code}")
+            with nullcontext() if retried else refused, producer.transaction():
+                for topic in ("new", "old"):
+                    producer.send(topic, value=b"x", partition=0)
+        assert [len(broker.records(topic, committed=True)) for topic in ("new", "old")] == [retried] * 2
