@@ -5,6 +5,7 @@ producer and moves its `Transaction` accordingly.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -292,6 +293,10 @@ def add_partitions(
             for topic in response.results_by_topic_v3_and_below
             for one in topic.results_by_partition
         }
+        unknown = {tp.topic for tp, code in codes.items() if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        if unknown:
+            with contextlib.suppress(KafkaError):
+                router.refresh(unknown, deadline)  # they may be gone, or have fewer partitions
         where = f"AddPartitionsToTxn for {key}"
         _check_all(AddPartitionsToTxnRequest, codes, topic_partitions, where, "Write")
 

@@ -516,3 +516,18 @@ def test_a_partition_that_was_not_attempted_follows_the_one_that_was_refused(
                 for topic in ("new", "old"):
                     producer.send(topic, value=b"x", partition=0)
         assert [len(broker.records(topic, committed=True)) for topic in ("new", "old")] == [retried] * 2
+
+
+def test_a_topic_that_the_coordinator_does_not_know_is_asked_about() -> None:
+    """It may be gone, or have fewer partitions: later transactions of the process go by the new metadata."""
+    with MockBroker() as broker:
+        broker.create_topic("t", partitions=2)
+        settings = {"linger_ms": 0, "metadata_max_age_ms": 3_600_000}
+        with TransactionalProducer(broker.bootstrap_servers, "id", **settings) as producer:
+            with producer.transaction():
+                producer.send("t", value=b"x", partition=0)
+            asked = len(broker.asked("Metadata"))
+            broker.on("AddPartitionsToTxn", times=1).fail("UNKNOWN_TOPIC_OR_PARTITION")
+            with producer.transaction():
+                producer.send("t", value=b"y", partition=1)
+            assert len(broker.asked("Metadata")) > asked
