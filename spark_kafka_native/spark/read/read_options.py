@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark.sql.types import StructType
 
 from ...kafka.config.client_config import ClientConfig, ConsumerConfig
 from ...kafka.config.timestamps import parse_timestamp_ms
-from ...kafka.errors import ConfigError
+from ...kafka.errors import ConfigError, KafkaError
 from ...kafka.model import TopicPartition
-from ...kafka.runtime.deadline import Deadline
-from ...kafka.runtime.retry import Backoff
 from ..delegation_tokens import TokenOptions
 from ..error_conditions import KafkaConditionError
 from ..options.option_values import OptionValues
@@ -42,6 +40,8 @@ from .offset_range import (
 )
 from .schema import RowSchema
 from .subscription import Subscription, parse_subscription
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +70,17 @@ class OffsetRetries:
     count: int
     interval_ms: int
 
-    def deadline(self) -> Deadline:
-        """Half an interval more than needed, so that jitter does not cost the last attempt."""
-        return Deadline.after_ms((self.count + 0.5) * self.interval_ms)
-
-    def backoff(self) -> Backoff:
-        """The same interval each time."""
-        return Backoff(first_ms=self.interval_ms, max_ms=self.interval_ms)
+    def run(self, attempt: Callable[[], T], again: Callable[[KafkaError], bool]) -> T:
+        """The result of ``attempt``, which is made again after an error for which ``again`` says so. Counted,
+        as in Spark's connector: slow brokers are asked as often as fast ones."""
+        for _ in range(self.count):
+            try:
+                return attempt()
+            except KafkaError as error:
+                if not again(error):
+                    raise
+            time.sleep(self.interval_ms / 1_000)
+        return attempt()
 
 
 @dataclass(frozen=True, kw_only=True)

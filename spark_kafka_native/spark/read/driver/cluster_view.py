@@ -17,7 +17,7 @@ from ....kafka.cluster.router import Router
 from ....kafka.error_code import ErrorCode
 from ....kafka.errors import BrokerError, KafkaError
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ....kafka.runtime.retry import is_retriable, retry
+from ....kafka.runtime.retry import is_retriable
 from ..offset_range import AtTimestamp, AtTimestamps, Committed, Earliest, OffsetRangeLimit
 from ..read_options import ReadOptions
 from ..subscription import Assign, Subscribe, SubscribePattern
@@ -121,16 +121,10 @@ def find_partitions(router: Router, options: ReadOptions) -> dict[TopicPartition
     with the nearest name. Partitions that were assigned and don't exist are left out, as in Spark's
     connector.
     """
-    retries = options.offset_retries
-    if retries.count == 0:
-        return _find_once(router, options)
-    return retry(
+    return options.offset_retries.run(
         lambda: _find_once(router, options),
-        what=f"finding the partitions of {options.subscription}",
-        deadline=retries.deadline(),
-        backoff=retries.backoff(),
         # An error of the network has been retried below, for longer than here.
-        retriable=lambda error: isinstance(error, BrokerError) and is_retriable(error),
+        again=lambda error: isinstance(error, BrokerError) and is_retriable(error),
     )
 
 

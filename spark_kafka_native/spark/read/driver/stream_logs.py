@@ -29,7 +29,6 @@ from ....kafka.errors import (
     OffsetOutOfRangeError,
 )
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ....kafka.runtime.retry import retry
 from ..data_loss import is_about_missing_partition
 from ..offset_range import OffsetRangeLimit, Specific, format_topic_partitions
 from ..read_options import ReadOptions
@@ -82,17 +81,9 @@ class StreamLogs:
             return ends
 
         try:
-            return retry(
-                attempt,
-                what="finding the ends of the partitions",
-                deadline=self._options.offset_retries.deadline(),
-                backoff=self._options.offset_retries.backoff(),
-                retriable=lambda error: isinstance(error, _BehindError),
-            )
-        except DeadlineExceededError as error:
-            if isinstance(error.__cause__, _BehindError):
-                return error.__cause__.ends
-            raise
+            return self._options.offset_retries.run(attempt, lambda error: isinstance(error, _BehindError))
+        except _BehindError as error:
+            return error.ends
 
     def find_beginnings(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offsets of those partitions that there are."""

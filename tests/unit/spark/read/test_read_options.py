@@ -1,8 +1,9 @@
+import contextlib
 import pickle
 
 import pytest
 
-from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.errors import ConfigError, KafkaError
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
@@ -47,10 +48,24 @@ def test_defaults():
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_the_time_for_retries_is_enough_for_the_last_one_and_for_no_further():
-    retries = read(fetchOffset__numRetries="3", fetchOffset__retryIntervalMs="100000").offset_retries
-    assert 300_000 < retries.deadline().remaining_ms < 400_000
-    assert [retries.backoff().delay_ms(attempt, lambda _low, _high: 1) for attempt in (0, 9)] == [100_000] * 2
+@pytest.mark.parametrize(
+    ("works_at", "again", "attempts"), [(1, True, 1), (3, True, 3), (4, True, 4), (5, True, 4), (2, False, 1)]
+)
+def test_retries_are_counted_however_long_each_attempt_takes(monkeypatch, works_at, again, attempts):
+    """By time, slow brokers and an interval of 0 had none."""
+    made, slept = [], []
+
+    def attempt():
+        made.append(None)
+        if len(made) < works_at:
+            raise KafkaError("behind")
+        return "found"
+
+    retries = read(fetchOffset__numRetries="3", fetchOffset__retryIntervalMs="70").offset_retries
+    monkeypatch.setattr("time.sleep", slept.append)
+    with contextlib.nullcontext() if attempts == works_at else pytest.raises(KafkaError, match="behind"):
+        assert retries.run(attempt, lambda _: again) == "found"
+    assert (len(made), slept) == (attempts, [0.07] * (attempts - 1))
 
 
 def test_subscriptions():
