@@ -100,8 +100,8 @@ class ProducerConfig(Properties):
     auto.create.topics.enable allows it). A misspelt name then creates a new topic."""
     spill_dir: str | None = property_field("spill.dir", None, text)
     """Folder for batches that could not be delivered. They are sent once the leader accepts records again, in
-    order and before later ones: by this producer, or by the next one that opens the folder. For the client's
-    API; a Spark write refuses it."""
+    order and before later ones: by this producer, or by the next one that opens the folder. Not with acks=0.
+    For the client's API; a Spark write refuses it."""
     keep_undelivered: bool = property_field("keep.undelivered", False, boolean)
     """``true`` keeps undelivered records for `Producer.undelivered` (the client's API)."""
     over_limit: str = property_field("over.limit", "fail", _over_limit)
@@ -114,18 +114,33 @@ class ProducerConfig(Properties):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_request_size is not None and self.max_request_size < 1:
-            raise ConfigError(f"max.request.size must be at least 1, not {self.max_request_size}")
-        if self.over_limit == "dead_letter" and not self.dead_letter_topic:
-            raise ConfigError("over.limit=dead_letter needs dead.letter.topic")
-        if self.over_limit != "dead_letter" and self.dead_letter_topic is not None:
-            raise ConfigError("dead.letter.topic has no effect without over.limit=dead_letter")
-        if self.linger_ms > self.delivery_timeout_ms:
-            raise ConfigError(
+        for is_bad, why in (
+            (
+                self.max_request_size is not None and self.max_request_size < 1,
+                f"max.request.size must be at least 1, not {self.max_request_size}",
+            ),
+            (
+                self.over_limit == "dead_letter" and not self.dead_letter_topic,
+                "over.limit=dead_letter needs dead.letter.topic",
+            ),
+            (
+                self.over_limit != "dead_letter" and self.dead_letter_topic is not None,
+                "dead.letter.topic has no effect without over.limit=dead_letter",
+            ),
+            (
+                self.spill_dir is not None and self.acks is Acks.NONE,
+                "spill.dir needs acks=1 or acks=all: with acks=0 no broker says that it has a record, and "
+                "the folder would give up the only copy",
+            ),
+            (
+                self.linger_ms > self.delivery_timeout_ms,
                 f"linger.ms={self.linger_ms} is longer than delivery.timeout.ms={self.delivery_timeout_ms}: "
                 "records would be given up while they wait for their batch to fill. Lower the one, or raise "
-                "the other"
-            )
+                "the other",
+            ),
+        ):
+            if is_bad:
+                raise ConfigError(why)
         if self.enable_idempotence:
             for name, bad in (
                 ("acks must be all", self.acks is not Acks.ALL),

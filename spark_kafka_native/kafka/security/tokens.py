@@ -187,7 +187,7 @@ def _call(name: str, security: SecurityConfig) -> tuple[str, float | None]:
         found: Any = provider()
     except KafkaError:
         raise
-    except Exception as error:  # noqa: BLE001 - it is the user's; its words may hold the token, and are not shown
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's; its words may hold the token
         raise AuthenticationError(f"the token provider {name} failed with {type(error).__name__}") from None
     token, expires_ms = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(token, str) or not isinstance(expires_ms, int | float | None):

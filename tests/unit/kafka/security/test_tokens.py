@@ -314,6 +314,7 @@ def test_a_module_that_is_not_allowed_is_not_imported(monkeypatch: pytest.Monkey
         ("token_maker:number", "must return a str"),
         ("token_maker:odd", "must return a str"),
         ("token_maker:fails", "failed with RuntimeError"),
+        ("token_maker:exits", "failed with SystemExit"),
     ],
 )
 def test_a_provider_that_fails_is_named_and_its_words_are_not_shown(
@@ -322,7 +323,10 @@ def test_a_provider_that_fails_is_named_and_its_words_are_not_shown(
     def fails() -> str:
         raise RuntimeError(MARKED)
 
-    module.text, module.fails = MARKED, fails  # type: ignore[attr-defined]
+    def exits() -> str:  # as the main() of a command line does
+        sys.exit(MARKED)
+
+    module.text, module.fails, module.exits = MARKED, fails, exits  # type: ignore[attr-defined]
     module.number, module.odd = lambda: 5, lambda: (MARKED, "later")  # type: ignore[attr-defined]
     with pytest.raises((ConfigError, AuthenticationError)) as caught:
         current_token(security(token_provider=provider), soon())

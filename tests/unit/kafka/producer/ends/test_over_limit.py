@@ -12,7 +12,7 @@ from support.producer.producing import TP, producing, wait_until
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError, DeadlineExceededError
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import Acks, TopicPartition
 from spark_kafka_native.kafka.producer.delivery import PartlyTakenError
 from spark_kafka_native.kafka.producer.errors import (
     DeadLetteredError,
@@ -496,6 +496,7 @@ def test_a_dead_letter_topic_that_is_not_there_is_said_before_anything_is_taken(
         ({"over_limit": "dead_letter"}, "over.limit=dead_letter needs dead.letter.topic"),
         ({"dead_letter_topic": "dead"}, "no effect without over.limit=dead_letter"),
         ({"over_limit": "skip", "dead_letter_topic": "dead"}, "no effect without over.limit=dead_letter"),
+        ({"spill_dir": "/spilled", "acks": Acks.NONE, "enable_idempotence": False}, "spill.dir needs acks=1"),
     ],
 )
 def test_settings_that_say_nothing_clear_are_refused(settings, words):
