@@ -51,6 +51,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._options = options
         self._task = ReadTask.of(options.read, schema, ends_are_known=True)
         self._last_end: Json | None = None
+        self._latest: Json | None = None
+        """The last answer of `latestOffset`, with the topics that there are now."""
 
     @cached_property
     def _planner(self) -> StreamPlanner:
@@ -116,10 +118,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         """Where the next batch ends; ``start`` if there is nothing to read. PySpark 4.1 gives no arguments:
         the last planned end is the start then, and the batch has no limit."""
         if start is None:
-            end = self._planner.latest(self._last_end or self._planner.initial(), limited=False)
+            end = self._latest = self._planner.latest(
+                self._last_end or self._planner.initial(), limited=False
+            )
             self._check_circle(end)
             return end
-        end = self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
+        end = self._latest = self._planner.latest(start, limited=not isinstance(limit, ReadAllAvailable))
         # Before Spark logs the batch: a restart would plan it again, whichever pattern it has.
         self._check_circle(end)
         # Spark asks for what follows the last batch that it has committed, also when all is quiet.
@@ -151,7 +155,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def commit(self, end: Json) -> None:
         """A batch is completed. Spark says so when it logs the next one: a batch later than it asks for that
         one's end, and of the last one never."""
-        self._commit_to_group(end)
+        self._commit_to_group(end, self._latest)
 
     def stop(self) -> None:
         """Spark ends the process, and with it every connection."""
@@ -200,7 +204,7 @@ class RefusedStreamReader(KafkaStreamReader):
 
     def __init__(self, error: KafkaError) -> None:
         self._error = error
-        self._last_end = None
+        self._last_end = self._latest = None
 
     @property
     def _planner(self) -> StreamPlanner:
