@@ -422,9 +422,11 @@ class ReadTask:
         # Nothing that a task waits for may take longer than its poll timeout.
         client = options.client if options.tokens is None else options.tokens.of_tasks(options.client)
         timeout_ms = min(options.client.default_api_timeout_ms, options.consumer.poll_timeout_ms)
+        # Before it is over, a log that has become shorter has to be known for that.
+        wait_ms = min(options.consumer.end_of_log_wait_ms, options.consumer.poll_timeout_ms // 2)
         return cls(
             client=replace(client, default_api_timeout_ms=timeout_ms),
-            consumer=options.consumer,
+            consumer=replace(options.consumer, end_of_log_wait_ms=wait_ms),
             schema=RowSchema.from_schema(schema, options.formats),
             fail_on_data_loss=options.fail_on_data_loss,
             group_id=options.group_id,

@@ -270,3 +270,11 @@ def test_what_a_task_asks_for_takes_no_longer_than_either_timeout(poll_ms, api_m
     task = ReadTask.of(read(**given, kafka__request__timeout__ms="1000"), full_schema(False))
     assert task.client.default_api_timeout_ms == 9_000
     assert task.consumer.poll_timeout_ms == int(poll_ms)
+
+
+@pytest.mark.parametrize(("poll_timeout_ms", "wait_ms"), [("3000", 1_500), ("120000", 5_000)])
+def test_the_end_of_a_log_is_waited_for_within_the_poll_timeout(poll_timeout_ms, wait_ms):
+    """Else a truncated log would be a broker that does not answer, also with `failOnDataLoss=false`."""
+    options = read(kafkaConsumer__pollTimeoutMs=poll_timeout_ms)
+    task = ReadTask.of(options, full_schema(include_headers=False))
+    assert task.consumer.end_of_log_wait_ms == wait_ms
