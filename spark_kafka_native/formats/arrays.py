@@ -19,13 +19,13 @@ def wrap(values: npt.NDArray[Any], kind: pa.DataType, valid: npt.NDArray[np.bool
     """The memory of ``values``, one number for each element, as an array of ``kind``; null where not
     ``valid``."""
     return pa.Array.from_buffers(
-        kind, len(values), [_bits(valid), pa.py_buffer(np.ascontiguousarray(values))]
+        kind, len(values), [bitmap(valid), pa.py_buffer(np.ascontiguousarray(values))]
     )
 
 
 def boolean(values: npt.NDArray[np.bool_]) -> pa.Array:
     """An array of boolean."""
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bitmap(values)])
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
@@ -88,13 +88,12 @@ def hide(values: pa.Array, where: npt.NDArray[np.bool_]) -> pa.Array:
     if not where.any():
         return values
     valid = np.concatenate([np.zeros(values.offset, np.bool_), validity(values) & ~where])
-    bits = _bits(valid)
-    return pa.Array.from_buffers(
-        values.type, len(values), [bits, *values.buffers()[1:]], offset=values.offset
-    )
+    buffers = [bitmap(valid), *values.buffers()[1:]]
+    return pa.Array.from_buffers(values.type, len(values), buffers, offset=values.offset)
 
 
-def _bits(values: npt.NDArray[np.bool_] | None) -> Any:
+def bitmap(values: npt.NDArray[np.bool_] | None) -> Any:
+    """``values`` as the validity of an array, or as booleans; None for None."""
     return None if values is None else pa.py_buffer(np.packbits(values, bitorder="little"))
 
 

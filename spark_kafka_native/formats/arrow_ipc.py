@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from .arrays import binaries, boolean, hide, numbers, offsets_and_data, validity, wrap
+from .arrays import binaries, bitmap, boolean, hide, numbers, offsets_and_data, validity, wrap
 from .arrow_ipc_sizes import TooLargeError, check_sizes
 from .errors import EncodeError, FormatError
 from .format import BadRows, Decoded
-from .plain_types import as_payloads
+from .plain_types import as_payloads, check_distinct
 
 _FAMILIES: Final = (
     (pa.types.is_integer,),
@@ -52,9 +52,7 @@ def _row_type(kind: pa.DataType) -> pa.DataType:
         raise FormatError(
             f"arrow-ipc has the type array<struct<...>>, or struct<...> for one row, not {kind}"
         )
-    names = [one.name for one in row]
-    if len(set(names)) != len(names):
-        raise FormatError(f"A field appears twice: {', '.join(names)}")
+    check_distinct([one.name for one in row])
     return row
 
 
@@ -96,7 +94,7 @@ class ArrowIpcDecoder:
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         if offsets[-1] >= 2**31:
             raise FormatError("These records have more than 2^31 rows together: read fewer at a time")
-        buffers = [_bits(present), _memory(offsets.astype(np.int32))]
+        buffers = [bitmap(present), _memory(offsets.astype(np.int32))]
         return pa.Array.from_buffers(self.type, len(lengths), buffers, children=[rows])
 
     def _rows(self, payload: bytes) -> pa.Array:
@@ -135,10 +133,6 @@ class ArrowIpcDecoder:
         if source.tell() != len(payload):
             raise _BadStreamError("bytes follow the end of the stream")
         return batches
-
-
-def _bits(present: Any) -> Any:
-    return pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
 def _memory(values: Any) -> Any:
@@ -229,7 +223,7 @@ def _cast_struct(column: pa.Array, kind: pa.DataType) -> pa.Array:
     for child, one in zip(children, kind, strict=True):
         if not one.nullable and child.null_count > column.null_count:
             raise pa.ArrowInvalid(f"a null in {one.name}, which has none")
-    return pa.Array.from_buffers(kind, len(column), [_bits(validity(column))], children=children)
+    return pa.Array.from_buffers(kind, len(column), [bitmap(validity(column))], children=children)
 
 
 def _cast_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -248,7 +242,7 @@ def _cast_lists(column: pa.Array, kind: pa.DataType) -> pa.Array:
     else:
         values = _cast(parts[0], kind.value_type)
     ends = np.concatenate([[0], np.cumsum(lengths * present)]).astype(np.int32)
-    return pa.Array.from_buffers(kind, len(column), [_bits(present), _memory(ends)], children=[values])
+    return pa.Array.from_buffers(kind, len(column), [bitmap(present), _memory(ends)], children=[values])
 
 
 def _cast_decimals(column: pa.Array, kind: pa.DataType) -> pa.Array:

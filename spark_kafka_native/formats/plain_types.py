@@ -1,12 +1,20 @@
-"""`as_plain`: columns of any Arrow library as the types that formats take, which are those of Spark."""
+"""`as_plain`: columns of any Arrow library as the types that formats take, which are those of Spark;
+`check_distinct`: names of fields."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from .errors import FormatError
+
+
+def check_distinct(names: Sequence[str], where: str = "") -> None:
+    """Raise `FormatError` if a field of the struct at ``where`` (a name for people) appears twice."""
+    if len(set(names)) != len(names):
+        raise FormatError(f"A field appears twice{where and f' in {where}'}: {', '.join(names)}")
 
 
 def as_plain(array: pa.Array) -> pa.Array:

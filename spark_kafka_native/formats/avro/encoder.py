@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..arrays import offsets_and_data, validity, wrap
+from ..arrays import bitmap, offsets_and_data, validity, wrap
 from ..errors import EncodeError
 from .kernel import AvroColumns, AvroKernel, Refused, choose
 from .reasons import describe_row
@@ -38,7 +38,7 @@ class AvroEncoder:
         if isinstance(found, Refused):
             raise EncodeError(found.row, describe_row(found.reason, self._program.places[found.step]))
         data, ends = found
-        valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+        valid = None if present.all() else bitmap(present)
         buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
 

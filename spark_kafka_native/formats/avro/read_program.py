@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from ..errors import FormatError
+from ..plain_types import check_distinct
 from .defaults import encode_default
 from .program import As, Built, Program, ProgramBuilder, Read
 from .schema import AvroField, AvroType
@@ -78,7 +79,7 @@ class _Compiler:
     def column(self, read: AvroType, kind: pa.DataType, place: str) -> ReadColumn:
         """The builders for ``kind``. Raises `FormatError` if ``read`` does not fit it."""
         if pa.types.is_struct(kind):
-            _require_different([one.name for one in kind], place)
+            check_distinct([one.name for one in kind], f"`{place}`" if place else "")
         found = read.alternatives
         if len(found) > 1 and is_members(kind):
             return self._members(found, kind, place)
@@ -372,11 +373,6 @@ def _factor(written: AvroType, read: AvroType, kind: pa.DataType) -> int:
 
 def _unit(avro: AvroType) -> int | None:
     return UNITS.get(avro.logical.rpartition("-")[2])
-
-
-def _require_different(names: list[str], place: str) -> None:
-    if len(set(names)) != len(names):
-        raise FormatError(f"A field appears twice{f' in `{place}`' if place else ''}: {', '.join(names)}")
 
 
 def _require_fit(read: AvroType, kind: pa.DataType, place: str) -> None:

@@ -21,7 +21,7 @@ from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread
 from ..errors import FormatError
 from ..format import Decoded
 from ..isolate import NotTogetherError, decode_isolated
-from ..plain_types import as_payloads
+from ..plain_types import as_payloads, check_distinct
 from ..text_values import parse_zone
 from .rows import CsvDialect, CsvRows
 from .write import CsvEncoder
@@ -63,9 +63,7 @@ _SCALARS: Final = frozenset(
 def _check(kind: pa.DataType) -> None:
     if not pa.types.is_struct(kind) or not kind.num_fields:
         raise FormatError(f"CSV needs a struct with at least one field, not {kind}")
-    names = [field.name for field in kind]
-    if len(set(names)) != len(names):
-        raise FormatError(f"A field appears twice: {', '.join(names)}")
+    check_distinct([field.name for field in kind])
     for field in kind:
         is_time = pa.types.is_timestamp(field.type) and field.type.unit == "us"
         if str(field.type) not in _SCALARS and not pa.types.is_decimal128(field.type) and not is_time:

@@ -23,7 +23,7 @@ from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread
 from ..errors import FormatError
 from ..format import BadRows, Decoded, Decoder, Encoder, Resolved
 from ..isolate import NotTogetherError, decode_isolated
-from ..plain_types import as_payloads
+from ..plain_types import as_payloads, check_distinct
 from ..registry import (
     REGISTERED,
     FramedDecoder,
@@ -163,11 +163,10 @@ def _check_readable(kind: pa.DataType, path: str) -> None:
 
 
 def _check_names(names: list[str], path: str) -> None:
-    where = f" in `{path}`" if path else ""
+    where = f"`{path}`" if path else ""
     if not names:
-        raise FormatError(f"JSON needs a struct with at least one field{where}")
-    if len(set(names)) != len(names):
-        raise FormatError(f"A field appears twice{where}: {', '.join(names)}")
+        raise FormatError(f"JSON needs a struct with at least one field{where and f' in {where}'}")
+    check_distinct(names, where)
 
 
 def _is_microseconds(kind: pa.DataType) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...kernel_choice import wants_compiled
-from ..arrays import validity
+from ..arrays import bitmap, validity
 from ..errors import EncodeError
 from .twin_write import write_texts
 
@@ -68,9 +68,7 @@ class CompiledWriter:
                 raise _too_large(done)
             # As much for each of the other rows as for those that are written, or twice as much.
             room = max(2 * room, int(1.1 * int(ends[done]) / (done or 1) * rows))
-        valid = None
-        if array.null_count:
-            valid = pa.py_buffer(np.packbits(validity(array), bitorder="little"))
+        valid = bitmap(validity(array)) if array.null_count else None
         return pa.Array.from_buffers(pa.binary(), rows, [valid, pa.py_buffer(ends), out])
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..arrays import binaries, numpy_type, wrap
 from ..errors import FormatError
+from ..plain_types import check_distinct
 from .descriptors import is_repeated, is_required
 from .message_types import is_map
 from .messages import ListCodec, MapCodec, MessageField, StructCodec
@@ -55,8 +56,7 @@ def bind(
             f"{where} is the message {message.full_name}: its type must be a struct, not {kind}"
         )
     names = [one.name for one in kind]
-    if len(set(names)) != len(names):
-        raise FormatError(f"A field appears twice in {where}: {', '.join(names)}")
+    check_distinct(names, where)
     fields = []
     for one in kind:
         found = message.fields_by_name.get(one.name)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..arrays import hide, numbers, validity, wrap
+from ..arrays import bitmap, hide, numbers, validity, wrap
 from .cells import Cells
 from .scalars import TYPE_MESSAGE, ColumnCodec, EnumCodec, is_zero
 from .well_known import fill, struct
@@ -82,8 +82,7 @@ class StructCodec:
         columns = [
             one.read(raw.field(f"f{one.number}"), present, cells.field(one.name)) for one in self.fields
         ]
-        bits = pa.py_buffer(np.packbits(present, bitorder="little"))
-        return pa.Array.from_buffers(self.type, len(raw), [bits], children=columns)
+        return pa.Array.from_buffers(self.type, len(raw), [bitmap(present)], children=columns)
 
     def _find_conflicts(self, raw: pa.Array, cells: Cells) -> None:
         members: dict[int, list[int]] = {}

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..arrays import hide, numbers, validity, wrap
+from ..arrays import bitmap, hide, numbers, validity, wrap
 from .cells import Cells
 from .descriptors import is_repeated
 from .scalars import RAW_TYPES, TYPE_INT32, TYPE_INT64, TYPE_MESSAGE, ColumnCodec, is_zero
@@ -92,8 +92,7 @@ def _or_zero(array: pa.Array) -> npt.NDArray[Any]:
 def struct(columns: list[pa.Array], names: list[str], valid: npt.NDArray[np.bool_]) -> pa.Array:
     """A struct of ``columns``, null where not ``valid``."""
     fields = [pa.field(name, one.type) for name, one in zip(names, columns, strict=True)]
-    buffer = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.struct(fields), len(valid), [buffer], children=columns)
+    return pa.Array.from_buffers(pa.struct(fields), len(valid), [bitmap(valid)], children=columns)
 
 
 @dataclass(frozen=True)
