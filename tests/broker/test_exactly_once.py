@@ -202,10 +202,10 @@ def test_a_marker_that_is_still_being_committed_is_waited_for(kafka: Any, target
     while "UNSTABLE_OFFSET_COMMIT" not in said:  # nothing is known of a second in which all stood still
         assert time.monotonic() < until, said
         with pytest.raises(DeadlineExceededError) as caught:
-            GroupMarkers(router).last(name, where, Deadline.after_ms(1_000))
+            GroupMarkers(router).last(name, [where], Deadline.after_ms(1_000))
         said = str(caught.value)
     sink.commit([message], 0)
-    marker = GroupMarkers(router).last(name, where)
+    marker = GroupMarkers(router).last(name, [where])
     assert (marker.batch_id, marker.rows) == (0, ROWS) if marker else False
 
 
@@ -308,10 +308,10 @@ def test_of_two_intents_of_a_batch_the_later_one_counts(kafka: Any, target: str,
     for batch_id, tasks, partition in ((4, 9, 2), (5, 3, first), (5, 2, 1 - first)):
         where = TopicPartition(target, partition)
         intents = GroupIntents(router, target, 60_000, deadline)
-        last = intents.last(where)
+        last = intents.last([where])
         assert last == before
         before = BatchIntent(batch_id=batch_id, tasks=tasks).follows(before)
-        intents.replace(last, before, where)
+        intents.replace(last, before, [where])
     assert before is not None
     assert (before.tasks, before.change) == (2, 1)
-    assert GroupIntents(router, target, 60_000, deadline).last(None) == before
+    assert GroupIntents(router, target, 60_000, deadline).last(()) == before

@@ -98,6 +98,8 @@ class BatchIntent:
     tasks: int
     hash: int = 0
     """Of which rows are in which task (`hash_of_tasks`); 0 where an earlier version has not said it."""
+    topic: str = ""
+    """That of all rows, if the option ``topic`` names it; an earlier version has not said it."""
     change: int = 0
     """Counts the intents of a micro-batch: two of them may hang on different topics."""
 
@@ -108,12 +110,14 @@ class BatchIntent:
         return replace(self, change=change)
 
     def is_like(self, other: BatchIntent) -> bool:
-        """True if both have the same rows in the same tasks: then it does not matter which is committed."""
-        return (self.tasks, self.hash) == (other.tasks, other.hash)
+        """True if both have the same rows in the same tasks, for one topic: then it does not matter which is
+        committed."""
+        return (self.tasks, self.hash, self.topic) == (other.tasks, other.hash, other.topic)
 
     def to_json(self) -> dict[str, Any]:
         """All but the batch id."""
-        return {"tasks": self.tasks, "hash": f"{self.hash:016x}", "change": self.change}
+        found = {"tasks": self.tasks, "hash": f"{self.hash:016x}", "change": self.change}
+        return found | ({"topic": self.topic} if self.topic else {})
 
     def offset(self) -> OffsetToCommit:
         """For a commit in a consumer group: the batch id as the offset, the rest as its metadata."""
@@ -126,6 +130,7 @@ class BatchIntent:
             batch_id=batch_id,
             tasks=int(found["tasks"]),
             hash=int(found.get("hash", "0"), 16),
+            topic=str(found.get("topic", "")),
             change=int(found.get("change", 0)),
         )
 

@@ -46,10 +46,12 @@ _LOG: Final = logging.getLogger("spark_kafka_native")
 class Intents(Protocol):
     """The intents of a query, taken by this driver: an earlier driver can't replace them any more."""
 
-    def last(self, where: TopicPartition | None) -> BatchIntent | None:
+    def last(self, where: Collection[TopicPartition]) -> BatchIntent | None:
         """The last one."""
 
-    def replace(self, before: BatchIntent | None, intent: BatchIntent, where: TopicPartition) -> None:
+    def replace(
+        self, before: BatchIntent | None, intent: BatchIntent, where: Collection[TopicPartition]
+    ) -> None:
         """This one is there for good when this returns. Raises `TransactionFatalError` where another driver
         has taken the intents, `TransactionAbortableError` where ``before`` was not the last one: a broker
         that was deposed has said so."""
@@ -66,7 +68,7 @@ def replaced(before: BatchIntent | None, now: BatchIntent | None) -> Transaction
 
 
 def find_offsets(
-    router: Router, group_id: str, where: TopicPartition | None, deadline: Deadline | None
+    router: Router, group_id: str, where: Collection[TopicPartition], deadline: Deadline | None
 ) -> dict[TopicPartition, OffsetToCommit]:
     """All committed offsets of the group.
 
@@ -74,10 +76,11 @@ def find_offsets(
     everything, a coordinator leaves out pending offsets of partitions without a committed one.
     """
     found = all_committed_offsets(router, group_id, deadline)
-    if where is not None and where not in found:
-        there = committed_offsets(router, group_id, [where], deadline)[where]
-        if there is not None:
-            found = all_committed_offsets(router, group_id, deadline)
+    unseen = [one for one in where if one not in found]
+    if unseen and any(
+        at is not None for at in committed_offsets(router, group_id, unseen, deadline).values()
+    ):
+        found = all_committed_offsets(router, group_id, deadline)
     return found
 
 
@@ -106,17 +109,19 @@ class GroupIntents:
             version=version,
         )
 
-    def last(self, where: TopicPartition | None) -> BatchIntent | None:
+    def last(self, where: Collection[TopicPartition]) -> BatchIntent | None:
         """As `Intents.last`."""
         return BatchIntent.newest(find_offsets(self._router, self._job, where, self._deadline), self._job)
 
-    def replace(self, before: BatchIntent | None, intent: BatchIntent, where: TopicPartition) -> None:
+    def replace(
+        self, before: BatchIntent | None, intent: BatchIntent, where: Collection[TopicPartition]
+    ) -> None:
         """As `Intents.replace`."""
         router, deadline = self._router, self._deadline
         if self._transaction.version == 1:
             add_offsets(router, self._transaction, self._job, deadline)
         group = GroupMembership(group_id=self._job)
-        commit_offsets_in(router, self._transaction, group, {where: intent.offset()}, deadline)
+        commit_offsets_in(router, self._transaction, group, dict.fromkeys(where, intent.offset()), deadline)
         # The coordinator that has accepted it knows the intents committed before.
         now = BatchIntent.newest(decided_offsets(router, self._job, deadline), self._job)
         if now != before:
@@ -125,7 +130,7 @@ class GroupIntents:
         end_transaction(router, self._transaction, commit=True, deadline=deadline)
         # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
         # others can see it.
-        committed_offsets(router, self._job, [where], deadline)
+        committed_offsets(router, self._job, where, deadline)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -135,13 +140,13 @@ class Markers(Protocol):
     """What a task commits together with its rows, and what the driver is about to commit."""
 
     needs_place: bool
-    """True if `last` waits for pending markers only at the partition it is given."""
+    """True if `last` waits for pending markers only at the partitions it is given."""
 
     def check(self) -> None:
         """Raises `ConfigError` where markers can't be kept there."""
 
     def last(
-        self, name: str, where: TopicPartition | None, deadline: Deadline | None = None
+        self, name: str, where: Collection[TopicPartition], deadline: Deadline | None = None
     ) -> CommitMarker | None:
         """The last marker of a task that was committed, once nothing of it is open any more; see
         `find_offsets`."""
@@ -158,6 +163,10 @@ class Markers(Protocol):
 
         Returns the last one that was committed, as the broker says that has taken this one in: `last` may
         have been answered by one that was deposed and did not know it yet."""
+
+    def places(self, name: str) -> list[TopicPartition]:
+        """Where the last marker is kept, to be committed there once more before it expires; none if it does
+        not."""
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """The intents of a query; an earlier driver can't replace them any more."""
@@ -183,7 +192,7 @@ class GroupMarkers:
         """Any cluster has groups."""
 
     def last(
-        self, name: str, where: TopicPartition | None, deadline: Deadline | None = None
+        self, name: str, where: Collection[TopicPartition], deadline: Deadline | None = None
     ) -> CommitMarker | None:
         """As `Markers.last`."""
         return CommitMarker.newest(find_offsets(self._router, name, where, deadline), name)
@@ -198,6 +207,12 @@ class GroupMarkers:
         """As `Markers.add`."""
         producer.send_offsets(dict.fromkeys(where, marker.offset()), name)
         return CommitMarker.newest(decided_offsets(self._router, name), name)
+
+    def places(self, name: str) -> list[TopicPartition]:
+        """As `Markers.places`."""
+        found = decided_offsets(self._router, name)
+        last = max((one.offset for one in found.values()), default=None)
+        return [where for where, one in found.items() if one.offset == last]
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""
@@ -267,7 +282,7 @@ class MarkerTopic:
     def last(
         self,
         name: str,
-        where: TopicPartition | None,  # noqa: ARG002 - all have one place
+        where: Collection[TopicPartition],  # noqa: ARG002 - all have one place
         deadline: Deadline | None = None,
     ) -> CommitMarker | None:
         """As `Markers.last`."""
@@ -286,6 +301,10 @@ class MarkerTopic:
         deadline = self._router.deadline(self._scan_ms)
         offset = self._write(producer, name, value, deadline)
         return self._last(name, _read_marker, deadline, offset)
+
+    def places(self, name: str) -> list[TopicPartition]:  # noqa: ARG002
+        """As `Markers.places`."""
+        return []
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""
@@ -370,7 +389,7 @@ class TopicIntents:
             self.close()
             raise
 
-    def last(self, where: TopicPartition | None) -> BatchIntent | None:  # noqa: ARG002 - all have one place
+    def last(self, where: Collection[TopicPartition]) -> BatchIntent | None:  # noqa: ARG002 - all have one place
         """As `Intents.last`."""
         return self._markers.last_intent(self._job, self._deadline)
 
@@ -378,7 +397,7 @@ class TopicIntents:
         self,
         before: BatchIntent | None,
         intent: BatchIntent,
-        where: TopicPartition,  # noqa: ARG002
+        where: Collection[TopicPartition],  # noqa: ARG002
     ) -> None:
         """As `Intents.replace`."""
         offset = self._markers.write_intent(self._producer, self._job, intent, self._deadline)

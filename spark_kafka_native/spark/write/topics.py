@@ -4,12 +4,13 @@ of an option, workers for topics that rows name.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from ...kafka.admin import Admin, NewTopic
 from ...kafka.cluster.router import Router, router_for
 from ...kafka.error_code import ErrorCode
-from ...kafka.errors import BrokerError, ConfigError, KafkaError
+from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from ...kafka.protocol.api.produce import ProduceRequest
 from ...kafka.runtime.deadline import Deadline
 from .write_options import WriteOptions
@@ -68,6 +69,21 @@ def _check_compression(router: Router, options: WriteOptions) -> None:
                 "choose lz4, snappy or gzip"
             )
         return
+
+
+def check_written_topics(router: Router, topics: Collection[str], options: WriteOptions) -> None:
+    """Raises `ConfigError` if one of ``topics``, which tasks have written to, does not exist any more: its
+    rows are gone. The coordinators of a transaction would have its driver wait until it expires."""
+    deadline = router.deadline(options.producer.max_block_ms)
+    known = router.metadata(topics, refresh=True, deadline=deadline).topics
+    for topic in sorted(topics):
+        if topic not in known or known[topic].error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            try:
+                _await_topic(router, topic, deadline)
+            except (ConfigError, DeadlineExceededError) as error:
+                raise ConfigError(
+                    f"rows were written to topic {topic}, which can't be found any more: {error}"
+                ) from error
 
 
 def _await_topic(router: Router, topic: str, deadline: Deadline) -> None:

@@ -123,11 +123,24 @@ def transactions_of(messages: Iterable[object]) -> list[OpenTransaction]:
     return [one.transaction for one in reports_of(messages) if one.transaction is not None]
 
 
-def topic_of(reports: Iterable[KafkaCommitMessage], topic: str | None) -> TopicPartition | None:
-    """A partition of a topic that was written to, else of ``topic``; None if neither is known."""
-    written = {row[0] for report in reports for row in report.partitions}
-    name = min(written) if written else topic
-    return None if name is None else TopicPartition(name, 0)
+def written_topics(reports: Iterable[KafkaCommitMessage]) -> set[str]:
+    """The topics that tasks have written to."""
+    return {row[0] for report in reports for row in report.partitions}
+
+
+MARKED_TOPICS: Final = 100
+"""The most topics that keep a marker or an intent. With one, its deletion would take the marker along, and
+the rows of the other topics would be written again; ten thousand are more than a coordinator takes in."""
+
+
+def places_in(topics: Iterable[str]) -> list[TopicPartition]:
+    """Where a marker or an intent of rows in ``topics`` is kept: a partition of each of the first ones."""
+    return [TopicPartition(topic, 0) for topic in sorted(topics)[:MARKED_TOPICS]]
+
+
+def places_of(reports: Iterable[KafkaCommitMessage], topic: str | None) -> list[TopicPartition]:
+    """`places_in` the topics that were written to, else in ``topic``; none if neither is known."""
+    return places_in(written_topics(reports) or ({topic} if topic is not None else ()))
 
 
 def task_numbers(names: Iterable[str], lead: str) -> list[int]:

@@ -209,6 +209,12 @@ class ClassicGroup:
         if committed:
             self.committed.update(offsets)
 
+    def forget_topic(self, name: str) -> None:
+        """Drop the offsets of a topic that is deleted."""
+        for offsets in (self.committed, *self._pending.values()):
+            for place in [place for place in offsets if place[0] == name]:
+                del offsets[place]
+
     def is_pending(self, topic: str | None, partition: int) -> bool:
         """True if an open transaction is going to commit this offset."""
         return any((topic, partition) in offsets for offsets in self._pending.values())
@@ -239,6 +245,7 @@ class GroupCoordinator:
     def __init__(self, cluster: MockCluster) -> None:
         self._cluster = cluster
         self.by_id: dict[str, ClassicGroup] = {}
+        cluster.when_deleted.append(self._forget_topic)
 
     def responders(self) -> dict[str, Respond]:
         """The methods for each API."""
@@ -256,6 +263,10 @@ class GroupCoordinator:
     def group(self, group_id: str) -> ClassicGroup:
         """A group; created on first use."""
         return self.by_id.setdefault(group_id, ClassicGroup(self._cluster.changed))
+
+    def _forget_topic(self, name: str) -> None:
+        for group in self.by_id.values():
+            group.forget_topic(name)
 
     def disband(self) -> None:
         """Send the members of all groups away."""

@@ -67,12 +67,23 @@ class MockCluster:
     running: set[int] = field(default_factory=set)
     topics: dict[str, MockTopic] = field(default_factory=dict)
     changed: threading.Condition = field(default_factory=threading.Condition)
+    when_deleted: list[Callable[[str], None]] = field(default_factory=list)
+    """Called with the name of a topic that is deleted: what else goes with it."""
 
     def create_topic(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> MockTopic:
         """Make a topic; its leaders take turns."""
         topic = self.topics[name] = MockTopic(name, uuid4(), [], dict(configs))
         self.grow_topic(name, partitions)
         return topic
+
+    def delete_topic(self, name: str) -> bool:
+        """Delete a topic; False if there is none."""
+        if self.topics.pop(name, None) is None:
+            return False
+        for forget in self.when_deleted:
+            forget(name)
+        self.changed.notify_all()
+        return True
 
     def grow_topic(self, name: str, partitions: int) -> None:
         """Add partitions up to the given number."""
@@ -272,10 +283,7 @@ def delete_topics(cluster: MockCluster, call: Call) -> Fields:
             return {"topic_id": one["topic_id"], "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
 
         def remove() -> ErrorCode:
-            if cluster.topics.pop(name, None) is None:
-                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            cluster.changed.notify_all()
-            return ErrorCode.NONE
+            return ErrorCode.NONE if cluster.delete_topic(name) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
         return named_error(call, name, remove)
 

@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 from support.brokers.framed_client import WITHIN_S, Peer
 
+from spark_kafka_native.kafka.admin import Admin
+from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.mock.message_spec import message_specs
 
@@ -204,3 +209,15 @@ def test_all_that_is_committed(broker: MockBroker, one: Member) -> None:
     assert [topic["error_code"] for topic in deleted] == [0]
     assert fetch() == {"a": 1}
     assert one.commit(**alone, topics=[gone]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_offsets_go_with_their_topic(broker: MockBroker) -> None:
+    """As Kafka's coordinators delete them: also where a topic with the same name comes after it."""
+    for topic in ("bills", "orders"):
+        broker.create_topic(topic)
+    router = router_for(ClientConfig(bootstrap_servers=tuple(broker.bootstrap_servers.split(","))))
+    commit_offsets(router, "g", {TopicPartition("bills", 0): 3, TopicPartition("orders", 0): 4})
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.delete_topics(["bills"])
+    broker.create_topic("bills")
+    assert broker.committed("g") == {TopicPartition("orders", 0): 4}

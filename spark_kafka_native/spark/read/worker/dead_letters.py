@@ -111,7 +111,7 @@ class DeadLetters:
         )
         try:
             producer.begin()
-            before = find_offsets(self.router, name, tp, None).get(tp)
+            before = find_offsets(self.router, name, [tp], None).get(tp)
             position = self._position(tp, before)
             due = [one for one in bad if one.is_passing or one.offset >= position]
             if not due:

@@ -21,7 +21,7 @@ from typing import Final
 from ....kafka.admin import Admin
 from ....kafka.cluster.router import Router, router_for
 from ....kafka.config.client_config import TransactionConfig
-from ....kafka.errors import KafkaError
+from ....kafka.errors import ConfigError, KafkaError
 from ....kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ....kafka.producer.sending.transaction_requests import (
     OpenTransaction,
@@ -34,16 +34,18 @@ from ....kafka.runtime.deadline import Deadline
 from ...user_messages import inform
 from ..commit_markers import CommitMarker, ReplayError
 from ..marker_store import Markers, close_producer, find_markers
+from ..topics import check_written_topics
 from ..write_options import ExactlyOnce, WriteOptions
 from ..write_task import (
     KafkaCommitMessage,
     ResumableWrite,
     hash_of_tasks,
+    places_of,
     reports_of,
     task_name,
     task_numbers,
-    topic_of,
     transactions_of,
+    written_topics,
 )
 from .atomic_write import await_readers
 from .many_transactions import ask_for_each
@@ -72,7 +74,7 @@ def begin_resumable(
     markers.check()
     # An intent that is being committed is there, or gone for good, when this returns.
     init_producer_id(router, job, timeout_ms, None, deadline)
-    before = markers.last(job, topic_of((), options.topic), deadline)
+    before = markers.last(job, places_of((), options.topic), deadline)
     names = set(_open_transactions(router, job, deadline))
     if before is not None and not before.is_complete:
         names |= {task_name(job, partition) for partition in range(before.tasks)}
@@ -107,6 +109,7 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
     )
     producer = TransactionalProducer(options.client, settings, options.producer, router=router)
     try:
+        _check_topics(run, reports, router, options)
         intent = _Intent(producer, find_markers(router, options), reports, options.topic)
         wanted = intent.take(run, deadline)
         open_ = transactions_of(reports)
@@ -119,6 +122,17 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
     finally:
         close_producer(producer)
     inform(describe_complete(run, reports, once))
+
+
+def _check_topics(
+    run: ResumableWrite, reports: Sequence[KafkaCommitMessage], router: Router, options: WriteOptions
+) -> None:
+    try:
+        check_written_topics(router, written_topics(reports), options)
+    except ConfigError as error:
+        raise WriteCommitFailedError(
+            f"write {run.write_id}: {error}; this run has committed nothing: run it again"
+        ) from error
 
 
 def abort_resumable(run: ResumableWrite, messages: Sequence[object], options: WriteOptions) -> None:
@@ -183,8 +197,7 @@ class _Intent:
         self._markers = markers
         self._reports = reports
         self._topic = topic
-        self._where = topic_of(reports, topic)
-        self._is_noted = False
+        self._where = places_of(reports, topic)
         self._last: CommitMarker | None = None
 
     def take(self, run: ResumableWrite, deadline: Deadline) -> CommitMarker:
@@ -206,16 +219,14 @@ class _Intent:
         wanted = intent_of(self._reports, self._topic)
         self._producer.initialize()  # from here on no other driver's intent comes between
         before = self._last = self._markers.last(run.transactional_id, self._where, deadline)
-        self._is_noted = before is not None and before.is_complete
         why = refusal(before, wanted, self._reports, run.void)
         if why is not None:
             raise ReplayError(f"write {run.write_id} can't be committed: {why}")
         return next_revision(before, wanted)
 
     def _write(self, job: str, intent: CommitMarker, deadline: Deadline) -> None:
-        assert self._where is not None
         self._producer.begin(timeout=deadline)
-        now = self._markers.add(self._producer, job, intent, [self._where])
+        now = self._markers.add(self._producer, job, intent, self._where)
         if now != self._last:  # the transaction is aborted with the producer
             raise TransactionAbortableError(
                 f"the last intent was said to be {self._last}, and it is {now}: a broker answered that was "
@@ -230,10 +241,12 @@ class _Intent:
 
     def complete(self, job: str, intent: CommitMarker, deadline: Deadline) -> None:
         """Note that all of it is committed, as well as can be: without that the next run goes by the markers.
-        The note is younger than any of them, so that it is not forgotten before the last of them is."""
-        if self._is_noted or self._where is None or not intent.rows:
-            return
+        The note is younger than any of them, so that it is not forgotten before the last of them is: a run
+        that has found all of them renews both."""
         try:
+            self._where = self._where or self._markers.places(job)
+            if not self._where or not intent.rows:
+                return
             self._write(job, replace(next_revision(intent, intent), is_complete=True), deadline)
         except KafkaError as error:
             _LOG.info("%s is complete; that could not be noted: %s", job, error)
@@ -272,8 +285,8 @@ def _find_void(
         inform(describe_earlier(write_id, before, []))
         return None
     # Without its place a marker that has just been committed may not be seen yet (`find_offsets`).
-    where = topic_of((), before.topic or None)
-    if where is None and markers.needs_place:
+    where = places_of((), before.topic or None)
+    if not where and markers.needs_place:
         return None
     names = [task_name(job, partition) for partition in range(before.tasks)]
     found = ask_for_each(router, names, str, lambda name: markers.last(name, where, deadline), deadline)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ....kafka.cluster.router import Router, router_for
-from ....kafka.errors import KafkaError, UnsupportedVersionError
+from ....kafka.errors import ConfigError, KafkaError, UnsupportedVersionError
 from ....kafka.model import TopicPartition
 from ....kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ....kafka.producer.sending.transaction_requests import (
@@ -25,14 +25,16 @@ from ....kafka.producer.sending.transaction_requests import (
 from ....kafka.runtime.deadline import Deadline
 from ..commit_markers import BatchIntent, CommitMarker, ReplayError
 from ..marker_store import Markers, find_markers
+from ..topics import check_written_topics
 from ..write_options import ExactlyOnce, WriteOptions
 from ..write_task import (
     KafkaCommitMessage,
     hash_of_tasks,
+    places_of,
     reports_of,
     task_numbers,
-    topic_of,
     transactions_of,
+    written_topics,
 )
 from .many_transactions import ask_for_each
 
@@ -73,7 +75,16 @@ def commit_transactions(
     router = router_for(options.client)
     # When it has passed, the coordinator has aborted them, and says so.
     deadline = router.deadline(once.transaction_timeout_ms)
-    intent = BatchIntent(batch_id=batch_id, tasks=len(messages), hash=hash_of_tasks(reports))
+    intent = BatchIntent(
+        batch_id=batch_id, tasks=len(messages), hash=hash_of_tasks(reports), topic=options.topic or ""
+    )
+    try:
+        check_written_topics(router, written_topics(reports), options)
+    except ConfigError as error:
+        raise WriteCommitFailedError(
+            f"micro-batch {batch_id}: {error}; this run has committed nothing of it, and a restart writes it "
+            "again"
+        ) from error
     before = _Replacing(router, reports, options, once.transaction_timeout_ms, deadline).keep(intent)
     failures = _end_all(router, open_, commit=True, deadline=deadline)
     if failures:
@@ -144,7 +155,8 @@ def find_unsettled(
     where a micro-batch was about to be committed otherwise, nothing of that may be committed any more, nor be
     committed already unless this replay has found the same rows in the same task.
 
-    Raises `ReplayError` if a later micro-batch was about to be committed.
+    Raises `ReplayError` if a later micro-batch was about to be committed, and where some rows are committed
+    to another topic.
     """
     if before is None or before.batch_id < intent.batch_id:
         return {}
@@ -153,6 +165,12 @@ def find_unsettled(
             f"micro-batch {intent.batch_id} can't be committed: {reports[0].job} has begun to commit "
             f"micro-batch {before.batch_id}. The checkpoint was rolled back or copied, or another query "
             "runs on it"
+        )
+    if before.topic and before.topic != intent.topic and any(one.skipped for one in reports):
+        raise ReplayError(
+            f"micro-batch {intent.batch_id} can't be committed: some of its tasks are committed to topic "
+            f"{before.topic}, and this run has written the others elsewhere: "
+            f"run the query with topic={before.topic} until this micro-batch is complete"
         )
     if before.is_like(intent):
         return {}
@@ -193,7 +211,7 @@ class _Replacing:
         """The last one. Raises `ReplayError` where it can't be replaced, `WriteCommitFailedError` where
         another driver has come between."""
         markers = find_markers(self.router, self.options)
-        where = topic_of(self.reports, self.options.topic)
+        where = places_of(self.reports, self.options.topic)
         try:
             intents = markers.take_intents(self.reports[0].job, self.timeout_ms, self.deadline)
             try:
@@ -208,7 +226,7 @@ class _Replacing:
                         check_uncommitted(marker, self._name(task), before, intent)
 
                 ask_for_each(self.router, list(unsettled), self._name, settle, self.deadline)
-                if where is not None and transactions_of(self.reports):
+                if where and transactions_of(self.reports):
                     intents.replace(before, intent.follows(before), where)
                 return before
             finally:
@@ -232,7 +250,7 @@ class _Replacing:
         topic, partition, *_ = report.partitions[0]
         add_partitions(self.router, report.transaction, [TopicPartition(topic, partition)], self.deadline)
 
-    def _end_other(self, markers: Markers, name: str, where: TopicPartition | None) -> CommitMarker | None:
+    def _end_other(self, markers: Markers, name: str, where: Sequence[TopicPartition]) -> CommitMarker | None:
         """The last marker of a task that has nothing to commit now. A transaction that it may have left open
         is ended before, so that no other driver commits it."""
         init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)

@@ -24,24 +24,26 @@ import pyarrow as pa
 from ....kafka.cluster.router import router_for
 from ....kafka.config.client_config import TransactionConfig
 from ....kafka.errors import ConfigError
-from ....kafka.model import TopicPartition
 from ....kafka.producer.transactional_producer import TransactionalProducer
 from ....kafka.records.hashing import Hash, hash_keys
 from ...worker_tuning import settle_worker
 from ..commit_markers import CommitMarker, ReplayError
 from ..marker_store import Markers, close_producer, find_markers
 from ..write_options import ExactlyOnce, WriteOptions
-from ..write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite, RowColumns, task_name
+from ..write_task import (
+    AtomicWrite,
+    KafkaCommitMessage,
+    ResumableWrite,
+    RowColumns,
+    places_in,
+    task_name,
+)
 from .write_rows import WriteFailedError, WriteTask
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
 
 U64 = npt.NDArray[np.uint64]
-
-MARKED_TOPICS: Final = 100
-"""The most topics that keep a task's marker. With one, its deletion would take the marker along, and the rows
-of the other topics would be written again; ten thousand are more than a coordinator stores at once."""
 
 _ADAPTIVE: Final = ("spark.sql.adaptive.enabled", "spark.sql.adaptive.streaming.stateless.enabled")
 
@@ -154,13 +156,14 @@ def write_once(
         markers = find_markers(router, options)
         markers.check()
         producer.initialize()
-        where = None if columns.topic is None else TopicPartition(columns.topic, 0)
+        where = () if columns.topic is None else places_in([columns.topic])
         committed = find_committed(markers.last(name, where), task, name)
         digest = RowDigest()
         if committed is not None:
             for batch in batches:
                 digest.add(columns.select(batch))
             check_same_rows(committed, digest, task)
+            _renew(committed, producer, markers, name)
             job = task.job(once.transactional_id_prefix)
             message = KafkaCommitMessage.skipped_rows(job, digest.rows, digest.hash)
         else:
@@ -212,15 +215,28 @@ def _write(
     if digest.rows:
         marker = CommitMarker(batch_id=task.batch_id, rows=digest.rows, hash=digest.hash)
         # Partitions that exist for sure: of topics that were written to.
-        topics = sorted({tp.topic for tp in written.partitions})[:MARKED_TOPICS]
-        where = [TopicPartition(topic, 0) for topic in topics]
+        where = places_in({tp.topic for tp in written.partitions})
         name = task.name(once.transactional_id_prefix)
         if writing.columns.topic is None and markers.needs_place:
-            check_uncommitted(markers.last(name, where[0]), task, name)
+            check_uncommitted(markers.last(name, where), task, name)
         check_uncommitted(markers.add(producer, name, marker, where), task, name)
     job = task.job(once.transactional_id_prefix)
     message = KafkaCommitMessage.of(written, producer.detach(), job, digest.hash)
     return replace(message, began_s=began_s)
+
+
+def _renew(marker: CommitMarker, producer: TransactionalProducer, markers: Markers, name: str) -> None:
+    """Commit a marker once more: each run writes the intent again, and a marker that expires before it would
+    have the rows written twice."""
+    if not (where := markers.places(name)):
+        return
+    producer.begin()
+    if (now := markers.add(producer, name, marker, where)) != marker:
+        raise WriteFailedError(
+            f"{name}: {marker} was committed before, and now it is {now}: this attempt is aborted, and "
+            "another one will look again"
+        )
+    producer.commit()
 
 
 def check_uncommitted(marker: CommitMarker | None, task: TaskIdentity, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from support.brokers.transaction_cluster import TransactionCluster
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write import write_task
 from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, RowDigest, write_once
@@ -40,16 +41,20 @@ class Remembered:
         self.looks = list(looks)
         self.taken_in = taken_in
         self.added: list[CommitMarker] = []
-        self.places: list[TopicPartition] = []
+        self.put_at: list[TopicPartition] = []
+        self.kept_at: list[TopicPartition] = []
 
     def check(self) -> None: ...
 
-    def last(self, _name: str, _where: TopicPartition | None) -> CommitMarker | None:
+    def last(self, _name: str, _where: Sequence[TopicPartition]) -> CommitMarker | None:
         return self.looks.pop(0)
+
+    def places(self, _name: str) -> list[TopicPartition]:
+        return self.kept_at
 
     def add(self, _producer: Any, _name: str, marker: CommitMarker, where: Any) -> CommitMarker | None:
         self.added.append(marker)
-        self.places.extend(where)
+        self.put_at.extend(where)
         return self.taken_in
 
 
@@ -102,10 +107,10 @@ def test_each_topic_keeps_the_marker_up_to_a_number_of_them(
     topics = ["t", "c", "a", "b"]
     for topic in topics[1:]:
         cluster.create(topic)
-    monkeypatch.setattr(transactional_task, "MARKED_TOPICS", most)
+    monkeypatch.setattr(write_task, "MARKED_TOPICS", most)
     markers = Remembered(None, None)
     write(cluster, monkeypatch, markers, pa.record_batch({"value": [b"1"] * 4, "topic": topics}))
-    assert markers.places == [TopicPartition(topic, 0) for topic in sorted(topics)[:most]]
+    assert markers.put_at == [TopicPartition(topic, 0) for topic in sorted(topics)[:most]]
 
 
 def test_the_marker_is_looked_for_once_no_earlier_attempt_can_be_committed_any_more(
@@ -115,7 +120,7 @@ def test_the_marker_is_looked_for_once_no_earlier_attempt_can_be_committed_any_m
     markers = Remembered(None, None)
     fenced, look = [], markers.last
 
-    def last(name: str, where: TopicPartition | None) -> CommitMarker | None:
+    def last(name: str, where: Sequence[TopicPartition]) -> CommitMarker | None:
         fenced.append(name in cluster.held)
         return look(name, where)
 

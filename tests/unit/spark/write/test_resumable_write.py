@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -42,10 +43,10 @@ def begin(
     checked: list[bool] = []
     done = {f"{JOB}/{task}" for task in committed}
 
-    def last(name: str, where: TopicPartition | None, _deadline: Any) -> CommitMarker | None:
+    def last(name: str, where: Sequence[TopicPartition], _deadline: Any) -> CommitMarker | None:
         if name == JOB:
             assert fenced == [JOB]  # else an intent might be committed after this look
-            assert where == TopicPartition("t", 0)  # a pending first intent is waited for at its place only
+            assert where == [TopicPartition("t", 0)]  # a pending first intent is waited for at its place only
             return before
         assert name in fenced
         return MARKER if name in done else None

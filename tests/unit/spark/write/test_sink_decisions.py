@@ -41,9 +41,9 @@ from spark_kafka_native.spark.write.write_task import (
     AtomicWrite,
     KafkaCommitMessage,
     ResumableWrite,
+    places_of,
     reports_of,
     task_numbers,
-    topic_of,
     transactions_of,
 )
 
@@ -281,10 +281,10 @@ def test_a_report_has_what_the_producer_counted() -> None:
     assert (report.transaction, report.job, report.rows_hash) == (open_transaction(0), "q", 9)
 
 
-def test_markers_are_kept_at_a_topic_that_was_written_to() -> None:
-    assert topic_of([written(0, topic="b"), written(1, topic="a")], "t") == A
-    assert topic_of([skipped(0)], "t") == TopicPartition("t", 0)
-    assert topic_of([skipped(0)], None) is None
+def test_markers_are_kept_at_each_topic_that_was_written_to() -> None:
+    assert places_of([written(0, topic="b"), written(1, topic="a")], "t") == [A, B]
+    assert places_of([skipped(0)], "t") == [TopicPartition("t", 0)]
+    assert places_of([skipped(0)], None) == []
 
 
 def test_a_task_is_known_by_its_number_alone() -> None:

@@ -319,32 +319,32 @@ def test_a_marker_that_is_not_decided_yet_is_waited_for(sink: Sink, broker: Mock
     messages = sink.run_tasks(1)
     markers = GroupMarkers(sink.router)
     with pytest.raises(DeadlineExceededError):
-        markers.last("pykafka-q-0", T0, sink.router.deadline(300))
+        markers.last("pykafka-q-0", [T0], sink.router.deadline(300))
     assert broker.asked("OffsetFetch")[-1].fields["require_stable"]
     decided = CommitMarker.newest(decided_offsets(sink.router, "pykafka-q-0"), "pykafka-q-0")
     assert decided is not None
     assert decided.batch_id == 0
     sink.commit(messages, 1)
-    found = markers.last("pykafka-q-0", T0)
+    found = markers.last("pykafka-q-0", [T0])
     assert found is not None
     assert (found.batch_id, found.rows) == (1, 2)
-    assert markers.last("pykafka-q-9", T0) is None
+    assert markers.last("pykafka-q-9", [T0]) is None
 
 
 def test_the_first_marker_of_a_task_is_waited_for_where_it_is(sink: Sink) -> None:
     # Asked for all offsets, a coordinator does not mention a pending one without a committed one before it.
     sink.run_task(0, 0)
     markers = GroupMarkers(sink.router)
-    assert markers.last("pykafka-q-0", None) is None
+    assert markers.last("pykafka-q-0", ()) is None
     with pytest.raises(DeadlineExceededError):
-        markers.last("pykafka-q-0", T0, sink.router.deadline(300))
+        markers.last("pykafka-q-0", [T0], sink.router.deadline(300))
     # The same of a place where it has none, if it has another one elsewhere.
     elsewhere = CommitMarker(batch_id=0, rows=1, hash=1).offset()
     sink.broker.create_topic("u")
     commit_offsets(sink.router, "pykafka-q-0", {TopicPartition("u", 0): elsewhere})
-    assert markers.last("pykafka-q-0", None) is not None
+    assert markers.last("pykafka-q-0", ()) is not None
     with pytest.raises(DeadlineExceededError):
-        markers.last("pykafka-q-0", T0, sink.router.deadline(300))
+        markers.last("pykafka-q-0", [T0], sink.router.deadline(300))
 
 
 def test_a_first_marker_that_is_committed_between_two_looks_is_found(
@@ -359,7 +359,7 @@ def test_a_first_marker_that_is_committed_between_two_looks_is_found(
         return look(*arguments)
 
     monkeypatch.setattr(marker_store, "committed_offsets", committed_meanwhile)
-    found = GroupMarkers(sink.router).last("pykafka-q-0", T0)
+    found = GroupMarkers(sink.router).last("pykafka-q-0", [T0])
     assert found is not None
     assert (found.batch_id, found.rows) == (0, 2)
 
@@ -607,7 +607,7 @@ def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker
     assert [one.skipped for one in messages] == [2, 0]
     commit_resumable(run, messages, nightly.options)
     assert (nightly.seen(), nightly.open()) == (values_in(0), [])
-    noted = GroupMarkers(nightly.router).last("jobs-write/nightly", T0)
+    noted = GroupMarkers(nightly.router).last("jobs-write/nightly", [T0])
     assert noted is not None
     assert (noted.is_complete, noted.rows, noted.tasks) == (True, 4, 2)
     assert noted.batch_id == 2  # after the intents of two runs
@@ -615,7 +615,8 @@ def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker
     commit_resumable(run, messages, nightly.options)
     assert [one.skipped for one in messages] == [2, 2]
     assert nightly.seen() == values_in(0)
-    assert GroupMarkers(nightly.router).last("jobs-write/nightly", T0) == noted
+    again = GroupMarkers(nightly.router).last("jobs-write/nightly", [T0])
+    assert again == replace(noted, batch_id=4)
 
 
 def test_the_last_intent_is_looked_for_once_no_other_run_can_replace_it(

@@ -50,7 +50,7 @@ class Cluster:
         self.fenced: list[str] = []
         self.committed: list[str] = []
         self.kept: list[BatchIntent] = []
-        self.places: list[TopicPartition | None] = []
+        self.places: list[TopicPartition] = []
         self._before = before
         names = {f"q-{task}" for task in committed}
         marker = CommitMarker(batch_id=7, rows=1, hash=1)
@@ -64,14 +64,15 @@ class Cluster:
         )
         router = SimpleNamespace(deadline=lambda _ms: None)
         patch.setattr(stream_commit, "router_for", lambda _config: router)
+        patch.setattr(stream_commit, "check_written_topics", lambda *_: None)
         patch.setattr(many_transactions, "find_coordinators", lambda *_: None)
         patch.setattr(stream_commit, "find_markers", lambda *_: markers)
         patch.setattr(stream_commit, "add_partitions", lambda _r, one, *_: self._check(one))
         patch.setattr(stream_commit, "init_producer_id", lambda _r, name, *_: self.fenced.append(name))
         patch.setattr(stream_commit, "end_transaction", lambda _r, one, **_: self._end(one))
 
-    def _last(self, where: TopicPartition | None) -> BatchIntent | None:
-        self.places.append(where)
+    def _last(self, where: Sequence[TopicPartition]) -> BatchIntent | None:
+        self.places.extend(where)
         return self._before
 
     def _check(self, one: OpenTransaction) -> None:
@@ -87,7 +88,7 @@ class Cluster:
 
 
 TWO = [written(0), written(1, 2)]
-INTENT = BatchIntent(batch_id=7, tasks=2, hash=hash_of_tasks(TWO), change=3)
+INTENT = BatchIntent(batch_id=7, tasks=2, hash=hash_of_tasks(TWO), topic="t", change=3)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +99,11 @@ INTENT = BatchIntent(batch_id=7, tasks=2, hash=hash_of_tasks(TWO), change=3)
         (INTENT, TWO, [], []),
         (INTENT, [skipped(0), written(1, 2)], [], []),
         (INTENT, TWO[::-1], ["q-0", "q-1"], []),
-        # An earlier version has not said which rows these were.
+        # An earlier version has not said which rows these were, nor where they went.
         (replace(INTENT, hash=0), TWO, ["q-0", "q-1"], []),
+        (replace(INTENT, topic=""), TWO, ["q-0", "q-1"], []),
+        (replace(INTENT, topic=""), [skipped(0), written(1, 2)], ["q-1"], []),
+        (replace(INTENT, topic="u"), TWO, ["q-0", "q-1"], []),
         (replace(INTENT, tasks=4), [skipped(0), written(1, 2)], ["q-1"], ["q-2", "q-3"]),
         (INTENT, [*TWO, empty(2), written(3)], ["q-0", "q-1", "q-3"], ["q-2"]),
     ],
@@ -112,7 +116,7 @@ def test_who_is_asked_before_an_intent_is_replaced(
     assert (sorted(cluster.checked), sorted(cluster.fenced)) == (checked, fenced)
     assert sorted(cluster.committed) == sorted(f"q-{one.task}" for one in messages if one.transaction)
     same = before is not None and before.batch_id == 7
-    wanted = BatchIntent(batch_id=7, tasks=len(messages), hash=hash_of_tasks(messages), change=4 * same)
+    wanted = replace(INTENT, tasks=len(messages), hash=hash_of_tasks(messages), change=4 * same)
     assert cluster.kept == [wanted]
 
 
@@ -125,7 +129,7 @@ def test_the_last_intent_is_waited_for_at_a_topic_that_was_written_to(
     cluster.commit(TWO)
     cluster.commit([elsewhere])
     cluster.commit([skipped(0)])
-    assert cluster.places == [TopicPartition("t", 0), TopicPartition("a", 0), TopicPartition("t", 0)]
+    assert cluster.places == [TopicPartition(topic, 0) for topic in ("t", "a", "b", "t")]
     assert len(cluster.kept) == 2  # there is none of a replay that has nothing to commit
 
 

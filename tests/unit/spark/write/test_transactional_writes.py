@@ -3,7 +3,7 @@ job that is committed waits for its readers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -50,24 +50,24 @@ def options(cluster: TransactionCluster, **given: str) -> WriteOptions:
     ("markers", "topic", "looked_at"),
     [
         # Only the topic that rows have been written to says where a marker would be that is not decided yet.
-        (GroupMarkers, None, [None, TP]),
-        (GroupMarkers, "t", [TP]),
-        (MarkerTopic, None, [None]),
-        (MarkerTopic, "t", [TP]),
+        (GroupMarkers, None, [[], [TP]]),
+        (GroupMarkers, "t", [[TP]]),
+        (MarkerTopic, None, [[]]),
+        (MarkerTopic, "t", [[TP]]),
     ],
 )
 def test_a_marker_is_looked_for_a_second_time_only_where_the_first_look_may_have_missed_it(
     cluster: TransactionCluster, markers: Any, topic: str | None, looked_at: list[Any], monkeypatch: Any
 ) -> None:
-    looked: list[TopicPartition | None] = []
+    looked: list[list[TopicPartition]] = []
 
     class Markers:
         needs_place = markers.needs_place
 
         def check(self) -> None: ...
 
-        def last(self, _name: str, where: TopicPartition | None) -> None:
-            looked.append(where)
+        def last(self, _name: str, where: Collection[TopicPartition]) -> None:
+            looked.append(list(where))
 
         def add(self, *_arguments: Any) -> None: ...
 
