@@ -15,6 +15,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.driver.admission_control import SizeEstimate
 from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffset
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
 from spark_kafka_native.spark.read.offset_range import At
@@ -115,7 +116,8 @@ class Logs:
         return {tp: now[tp] for tp in topic_partitions if tp in now}
 
     def sample_sizes(self, begin, latest, _ids):
-        return {tp: 100.0 for tp in latest if tp.partition % 2 and latest[tp] > begin.get(tp, 0)}
+        odd = [tp for tp in latest if tp.partition % 2 and latest[tp] > begin.get(tp, 0)]
+        return SizeEstimate(bytes_per_offset=dict.fromkeys(odd, 100.0))
 
 
 class Engine:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from ....kafka.model import TopicPartition
@@ -14,6 +14,17 @@ from .micro_batch import LogEnds, MicroBatch, Positions, StreamOffset, end_of_ba
 
 UNKNOWN_BYTES_PER_OFFSET: Final = 1_000.0
 """Of a topic of which nothing could be read yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeEstimate:
+    """What a batch has in bytes, as far as it was sampled."""
+
+    bytes_per_offset: Mapping[TopicPartition, float] = field(default_factory=dict)
+    """Of the offsets from ``first`` on."""
+    first: Positions = field(default_factory=dict)
+    """Before these offsets there is nothing to read: compaction or transactions left no record. A gap counts
+    apart, as an average over it says nothing about the records behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +82,13 @@ def plan_end(
     backlog: Backlog,
     limits: MicroBatchLimits,
     beginnings: Positions,
-    sizes: Mapping[TopicPartition, float],
+    sizes: SizeEstimate,
     *,
     fail_on_data_loss: bool,
 ) -> StreamOffset:
     """Where the next batch ends.
 
-    ``beginnings`` are the first offsets of `Backlog.unknown_beginnings`, as far as they were found, and
-    ``sizes`` the bytes per offset, as far as they are known.
+    ``beginnings`` are the first offsets of `Backlog.unknown_beginnings`, as far as they were found.
     """
     end = backlog.batch.end
     if limits.any:
@@ -103,17 +113,26 @@ def holds_back(
 
 
 def admit(
-    limits: MicroBatchLimits,
-    begin: Positions,
-    latest: Positions,
-    bytes_per_offset: Mapping[TopicPartition, float] | None = None,
+    limits: MicroBatchLimits, begin: Positions, latest: Positions, sizes: SizeEstimate | None = None
 ) -> dict[TopicPartition, int]:
-    """Where the batch ends in each partition of ``latest``, all of which are in ``begin``.
+    """Where the batch ends in each partition of ``latest``, all of which are in ``begin``: the stricter of
+    both limits counts.
 
     A partition with a log that ends before ``begin`` ends at its latest offset.
     """
+    ends = dict(latest)
+    if limits.max_offsets is not None:
+        ends = _share_out(limits.max_offsets, begin, latest)
+    if limits.max_bytes is not None:
+        sizes = sizes or SizeEstimate()
+        first = {tp: max(at, min(sizes.first.get(tp, at), latest.get(tp, at))) for tp, at in begin.items()}
+        by_bytes = _share_out(_count_offsets(limits.max_bytes, first, latest, sizes), first, latest)
+        ends = {tp: min(end, by_bytes[tp]) for tp, end in ends.items()}
+    return ends
+
+
+def _share_out(limit: int | None, begin: Positions, latest: Positions) -> dict[TopicPartition, int]:
     sizes = {tp: end - begin[tp] for tp, end in latest.items() if end > begin[tp]}
-    limit = _limit_offsets(limits, sizes, bytes_per_offset or {})
     total = sum(sizes.values())
     if limit is None or total <= limit:
         return dict(latest)
@@ -124,19 +143,13 @@ def admit(
     }
 
 
-def _limit_offsets(
-    limits: MicroBatchLimits,
-    sizes: Mapping[TopicPartition, int],
-    bytes_per_offset: Mapping[TopicPartition, float],
-) -> int | None:
-    """The stricter of both limits, in offsets: with one share for all partitions, a limit in bytes is one in
-    offsets of the average size."""
-    limit = limits.max_offsets
-    if limits.max_bytes is not None and sizes:
-        estimated = sum(
-            size * bytes_per_offset.get(tp, UNKNOWN_BYTES_PER_OFFSET) for tp, size in sizes.items()
-        )
-        if estimated > limits.max_bytes:
-            by_bytes = max(int(sum(sizes.values()) * limits.max_bytes / estimated), 1)
-            limit = by_bytes if limit is None else min(limit, by_bytes)
-    return limit
+def _count_offsets(max_bytes: int, begin: Positions, latest: Positions, sizes: SizeEstimate) -> int | None:
+    """How many offsets have ``max_bytes``; None where there is no more than that. With one share for all
+    partitions, a limit in bytes is one in offsets of the average size."""
+    offsets = {tp: end - begin[tp] for tp, end in latest.items() if end > begin[tp]}
+    estimated = sum(
+        count * sizes.bytes_per_offset.get(tp, UNKNOWN_BYTES_PER_OFFSET) for tp, count in offsets.items()
+    )
+    if estimated <= max_bytes:
+        return None
+    return max(int(sum(offsets.values()) * max_bytes / estimated), 1)

@@ -13,6 +13,9 @@ from dataclasses import replace
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
+
 from ....kafka.cluster.recreated_topics import find_recreated
 from ....kafka.cluster.router import Router
 from ....kafka.config.client_config import ConsumerConfig
@@ -32,6 +35,7 @@ from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ..data_loss import is_about_missing_partition
 from ..offset_range import OffsetRangeLimit, Specific, format_topic_partitions
 from ..read_options import ReadOptions
+from .admission_control import SizeEstimate
 from .batch_plan import offset_now, resolve_start
 from .cluster_view import find_partitions, list_latest, list_offsets_at, view_start
 from .micro_batch import LogEnds, Positions, StreamOffset
@@ -96,10 +100,8 @@ class StreamLogs:
         ]
         return self._list(wanted, OffsetAt.EARLIEST)
 
-    def sample_sizes(
-        self, begin: Positions, latest: Positions, topic_ids: Mapping[str, str]
-    ) -> Mapping[TopicPartition, float]:
-        """Bytes for each offset that is to be read, as `SizeSampler` estimates it."""
+    def sample_sizes(self, begin: Positions, latest: Positions, topic_ids: Mapping[str, str]) -> SizeEstimate:
+        """Bytes of the offsets that are to be read, as `SizeSampler` estimates them."""
         ids = {topic: UUID(hex=topic_id) for topic, topic_id in topic_ids.items()}
         return self._sizes.estimate(begin, latest, ids)
 
@@ -141,13 +143,20 @@ class StreamLogs:
 SAMPLED_PARTITIONS: Final = 8
 """Sampled for each batch: one fetch of at most half a megabyte from all of them together."""
 
-SAMPLED_OFFSETS: Final = 500
+SAMPLED_RECORDS: Final = 500
+"""At most, of each."""
+
+SAMPLED_PARTS: Final = 4
+"""In each of which records are counted for themselves: a gap is in one of them."""
+
+SAMPLED_GAPS: Final = 4
+"""Pieces of a log without a record, mostly of aborted transactions, before its sample is given up."""
 
 SAMPLED_BYTES: Final = 64 * 1024
 
 SAMPLE_TIMEOUT_MS: Final = 5_000
 
-_COLUMNS: Final = frozenset(("key", "value", "headers"))
+_COLUMNS: Final = frozenset(("offset", "key", "value", "headers"))
 
 _OF_ONE_PARTITION: Final = (CorruptRecordError, EndOfLogError, LogTruncatedError, OffsetOutOfRangeError)
 
@@ -166,9 +175,7 @@ class SizeSampler:
         self._fetcher = Fetcher(router, small)
         self._known: dict[TopicPartition, float] = {}
 
-    def estimate(
-        self, begin: Positions, latest: Positions, topic_ids: Mapping[str, UUID]
-    ) -> dict[TopicPartition, float]:
+    def estimate(self, begin: Positions, latest: Positions, topic_ids: Mapping[str, UUID]) -> SizeEstimate:
         """Bytes of keys, values and headers for each offset of the partitions that have something to read.
 
         Those that are not sampled now count as they were last seen, else as the average of their topic; a
@@ -176,23 +183,31 @@ class SizeSampler:
         """
         sizes = {tp: latest[tp] - begin[tp] for tp in latest if latest[tp] > begin[tp]}
         longest = sorted(sizes, key=lambda tp: (-sizes[tp], tp))[:SAMPLED_PARTITIONS]
+        first: dict[TopicPartition, int] = {}
         try:
-            self._sample({tp: (begin[tp], latest[tp]) for tp in longest}, topic_ids)
+            self._sample({tp: (begin[tp], latest[tp]) for tp in longest}, topic_ids, first)
         except KafkaError as error:
             _LOG.warning("The sizes of records could not be sampled; earlier estimates hold. %s", error)
         means = _mean_by_topic(self._known)
         known = {tp: self._known.get(tp, means.get(tp.topic)) for tp in sizes}
-        return {tp: size for tp, size in known.items() if size is not None}
+        return SizeEstimate(
+            bytes_per_offset={tp: size for tp, size in known.items() if size is not None}, first=first
+        )
 
     def _sample(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]
+        self,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        topic_ids: Mapping[str, UUID],
+        first: dict[TopicPartition, int],
     ) -> None:
-        """One fetch of all; an error of one partition does not stop the others from being sampled."""
+        """One fetch of all, and further ones of those that begin with a gap; an error of one partition does
+        not stop the others from being sampled."""
         left, moved = dict(ranges), set[TopicPartition]()
-        while left:
+        gaps = SAMPLED_GAPS
+        while left and gaps:
             try:
-                self._fetch(left, topic_ids)
-                return
+                self._fetch(left, topic_ids, first)
+                gaps -= 1
             except _OF_ONE_PARTITION as error:
                 tp = error.topic_partition
                 if tp not in left:
@@ -203,24 +218,47 @@ class SizeSampler:
                     left[tp] = (start, until_offset)
                     moved.add(tp)
 
-    def _fetch(self, left: dict[TopicPartition, tuple[int, int]], topic_ids: Mapping[str, UUID]) -> None:
-        """Sample the ranges in ``left``, and take those out of it that are done."""
-        ranges = {tp: (start, min(end, start + SAMPLED_OFFSETS)) for tp, (start, end) in left.items()}
+    def _fetch(
+        self,
+        left: dict[TopicPartition, tuple[int, int]],
+        topic_ids: Mapping[str, UUID],
+        first: dict[TopicPartition, int],
+    ) -> None:
+        """Sample the ranges in ``left``, and take those out of it that are done. Of a range that begins with
+        a gap, the rest remains; ``first`` has where it is."""
+        waiting = set(left)
         fetching = cast(
-            "Generator[FetchedRecords, None, None]", self._fetcher.fetch(ranges, _COLUMNS, topic_ids)
+            "Generator[FetchedRecords, None, None]", self._fetcher.fetch(dict(left), _COLUMNS, topic_ids)
         )
         with closing(fetching):
             for one in fetching:
-                if one.next_offset > one.from_offset:
-                    self._known[one.topic_partition] = _bytes_of(one) / (one.next_offset - one.from_offset)
-                    left.pop(one.topic_partition, None)
-                if not left:
+                tp = one.topic_partition
+                if tp in waiting and one.next_offset > one.from_offset:
+                    waiting.remove(tp)
+                    _, until_offset = left.pop(tp)
+                    offsets = one.columns.offset
+                    if offsets is not None and len(offsets):
+                        first[tp] = int(offsets[0])
+                        self._known[tp] = _bytes_per_offset(one, offsets)
+                    else:
+                        first[tp] = one.next_offset
+                        if one.next_offset < until_offset:
+                            left[tp] = (one.next_offset, until_offset)
+                if not waiting:
                     return
 
 
-def _bytes_of(fetched: FetchedRecords) -> int:
+def _bytes_per_offset(fetched: FetchedRecords, offsets: npt.NDArray[np.int64]) -> float:
+    """Of the part in which the most offsets have a record: with a gap in the average, all that follows it
+    would seem to be next to nothing."""
+    count = min(len(offsets), SAMPLED_RECORDS)
+    until = fetched.next_offset if count == len(offsets) else int(offsets[count])
+    parts = min(SAMPLED_PARTS, max(count // 4, 2), count)
+    bounds = np.arange(parts + 1) * count // parts
+    density = np.max(np.diff(bounds) / np.diff(np.append(offsets[:count], until)[bounds]))
     columns = (fetched.columns.key, fetched.columns.value, fetched.columns.headers)
-    return sum(column.nbytes for column in columns if column is not None)
+    size: int = sum(column[:count].nbytes for column in columns if column is not None)
+    return float(density) * size / count
 
 
 def _mean_by_topic(known: Mapping[TopicPartition, float]) -> dict[str, float]:

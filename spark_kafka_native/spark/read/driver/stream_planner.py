@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from ....kafka.errors import ConfigError, KafkaError
-from ....kafka.model import TopicPartition
 from ...error_conditions import KafkaConditionError
 from ..offset_range import OffsetRange, format_topic_partitions
 from ..read_options import MicroBatchLimits, StreamOptions
-from .admission_control import Backlog, holds_back, plan_end
+from .admission_control import Backlog, SizeEstimate, holds_back, plan_end
 from .micro_batch import (
     LogEnds,
     MicroBatch,
@@ -113,7 +112,7 @@ class StreamPlanner:
         fail = self._options.read.fail_on_data_loss
         wanted = backlog.unknown_beginnings(limits, fail_on_data_loss=fail)
         beginnings = self._logs.find_beginnings(wanted)
-        sizes: Mapping[TopicPartition, float] = {}
+        sizes = SizeEstimate()
         if limits.max_bytes is not None:
             begin, latest = backlog.begin(beginnings), backlog.ends.latest
             sizes = self._sample(begin, {tp: latest[tp] for tp in latest if tp in begin}, backlog.ends)
@@ -184,11 +183,11 @@ class StreamPlanner:
         self._admitted_at = now
         return False
 
-    def _sample(self, begin: Positions, latest: Positions, ends: LogEnds) -> Mapping[TopicPartition, float]:
+    def _sample(self, begin: Positions, latest: Positions, ends: LogEnds) -> SizeEstimate:
         self._sampled_at = self._clock()
         sizes = self._logs.sample_sizes(begin, latest, ends.topic_ids)
-        if sizes:
-            self._bytes = sum(sizes.values()) / len(sizes)
+        if known := sizes.bytes_per_offset:
+            self._bytes = sum(known.values()) / len(known)
         return sizes
 
     def _sample_now_and_then(self, backlog: Backlog, end: StreamOffset) -> None:

@@ -1,18 +1,27 @@
 import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.driver.admission_control import Backlog, admit, holds_back, plan_end
+from spark_kafka_native.spark.read.driver.admission_control import (
+    Backlog,
+    SizeEstimate,
+    admit,
+    holds_back,
+    plan_end,
+)
 from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffset
 from spark_kafka_native.spark.read.read_options import MicroBatchLimits
 
 TPS = [TopicPartition("t", index) for index in range(4)]
 
 
-def admitted(limits, *backlogs, begin=None, sizes=None):
+def admitted(limits, *backlogs, begin=None, sizes=None, first=None):
     begin = dict(zip(TPS, begin or [0] * len(backlogs), strict=False))
     latest = {tp: begin[tp] + backlog for tp, backlog in zip(TPS, backlogs, strict=False)}
-    bytes_per_offset = dict(zip(TPS, sizes or [], strict=False))
-    ends = admit(limits, begin, latest, bytes_per_offset)
+    known = SizeEstimate(
+        bytes_per_offset=dict(zip(TPS, sizes or [], strict=False)),
+        first=dict(zip(TPS, first or [], strict=False)),
+    )
+    ends = admit(limits, begin, latest, known)
     assert list(ends) == list(latest)
     return [ends[tp] - begin[tp] for tp in ends]
 
@@ -54,6 +63,21 @@ def test_the_stricter_of_two_limits_counts():
     assert admitted(MicroBatchLimits(max_bytes=10_000, max_offsets=5), 100, sizes=[1000]) == [5]
 
 
+def test_a_gap_counts_apart_from_what_follows_it():
+    """Neither is the whole log next to nothing, nor does a batch end in the gap."""
+    limits = MicroBatchLimits(max_bytes=10_000)
+    assert admitted(limits, 1000, sizes=[1000], first=[900]) == [910]
+    assert admitted(limits, 1000, 100, sizes=[1000, 1000], first=[900]) == [905, 5]
+    assert admitted(limits, 1000, 100, sizes=[1000, 1000], first=[1000]) == [1000, 10]
+    assert admitted(limits, 1000, sizes=[1000], first=[995]) == [1000]
+    assert admitted(limits, 10, sizes=[1000], begin=[50], first=[7]) == [10]
+    assert admitted(limits, -90, 100, sizes=[1000, 1000], begin=[100, 0], first=[100]) == [-90, 10]
+    # The limit in offsets is one in offsets.
+    both = MicroBatchLimits(max_bytes=10_000, max_offsets=30)
+    assert admitted(both, 1000, sizes=[1000], first=[900]) == [30]
+    assert admitted(both, 1000, sizes=[1000], first=[15]) == [25]
+
+
 def test_what_could_not_be_sampled_counts_as_a_kilobyte():
     assert admitted(MicroBatchLimits(max_bytes=10_000), 100) == [10]
 
@@ -76,6 +100,7 @@ def test_too_little_waits_but_not_for_ever_and_not_at_first():
 T0, T1, T2, T3 = TPS
 OLD, NEW = "a" * 32, "b" * 32
 NO_LIMIT, TEN = MicroBatchLimits(), MicroBatchLimits(max_offsets=10)
+NO_SIZES = SizeEstimate()
 
 
 def backlog(positions, latest, ids=OLD, ids_now=OLD):
@@ -137,30 +162,33 @@ def test_a_limit_counts_what_can_be_read():
     assert found.begin({}) == {T0: 5, T1: 5, T2: 5}
     # The next records are there; some are lost; all are lost, and the log begins after its end at planning.
     assert found.begin({T0: 2, T1: 40, T2: 120, T3: 20}) == {T0: 5, T1: 40, T2: 100, T3: 20}
-    end = plan_end(found, TEN, {T0: 2, T1: 90, T2: 100, T3: 30}, {}, fail_on_data_loss=False)
+    end = plan_end(found, TEN, {T0: 2, T1: 90, T2: 100, T3: 30}, NO_SIZES, fail_on_data_loss=False)
     assert end.positions == {T0: 5 + 10 * 95 // 105, T1: 90 + 1, T2: 100, T3: 30}
 
 
 def test_a_batch_without_a_limit_ends_with_the_logs():
     found = backlog({T0: 5}, {T0: 100, T1: 7})
     for fail, added in ((True, {}), (False, {T1: 3})):
-        end = plan_end(found, NO_LIMIT, {T1: 3}, {}, fail_on_data_loss=fail)
+        end = plan_end(found, NO_LIMIT, {T1: 3}, NO_SIZES, fail_on_data_loss=fail)
         assert (end.positions, end.added) == ({T0: 100, T1: 7}, added)
         assert end.topic_ids == {"t": OLD}
     # A partition that is gone before it is asked for its beginning: the plan looks it up again.
-    assert plan_end(found, TEN, {}, {}, fail_on_data_loss=False).positions == {T0: 15, T1: 7}
+    assert plan_end(found, TEN, {}, NO_SIZES, fail_on_data_loss=False).positions == {T0: 15, T1: 7}
 
 
 def test_the_end_of_the_first_batch_says_where_that_begins():
     start = StreamOffset(positions={T0: 5}, topic_ids={"t": OLD}, start={T0: 5})
     found = Backlog.of(start, LogEnds(latest={T0: 100}, topic_ids={"t": OLD}))
     for limits, until in ((NO_LIMIT, 100), (TEN, 15)):
-        end = plan_end(found, limits, {}, {}, fail_on_data_loss=True)
+        end = plan_end(found, limits, {}, NO_SIZES, fail_on_data_loss=True)
         assert (end.positions, end.start) == ({T0: until}, {T0: 5})
 
 
 def test_sizes_decide_where_a_limit_in_bytes_ends():
     found = backlog({T0: 0}, {T0: 100})
     limits = MicroBatchLimits(max_bytes=500)
-    assert plan_end(found, limits, {}, {T0: 50.0}, fail_on_data_loss=True).positions == {T0: 10}
-    assert plan_end(found, limits, {}, {T0: 5.0}, fail_on_data_loss=True).positions == {T0: 100}
+    for size, until in ((50.0, 10), (5.0, 100)):
+        sizes = SizeEstimate(bytes_per_offset={T0: size})
+        assert plan_end(found, limits, {}, sizes, fail_on_data_loss=True).positions == {T0: until}
+    gap = SizeEstimate(bytes_per_offset={T0: 50.0}, first={T0: 60})
+    assert plan_end(found, limits, {}, gap, fail_on_data_loss=True).positions == {T0: 70}

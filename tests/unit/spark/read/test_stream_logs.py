@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.brokers.planning_cluster import PlanningCluster
@@ -229,11 +230,11 @@ def test_sizes_are_sampled_of_what_is_read_next(cluster, logs):
     fill(cluster, U0, 1000)
     cluster.logs[T1].end_offset = 3  # and nothing that could be fetched
     one, ids = logs(), at({}, cluster).topic_ids
-    sizes = one.sample_sizes({T0: 0, U0: 5}, {T0: 1200, U0: 1200}, ids)
+    sizes = one.sample_sizes({T0: 0, U0: 5}, {T0: 1200, U0: 1200}, ids).bytes_per_offset
     # Key, value and headers with their offsets in Arrow's columns.
     assert sizes == {T0: pytest.approx(100, abs=30), U0: pytest.approx(1000, abs=30)}
     asked = len(cluster[1].requests(FetchRequest))
-    assert one.sample_sizes({T0: 10}, {T0: 10}, ids) == {}
+    assert one.sample_sizes({T0: 10}, {T0: 10}, ids).bytes_per_offset == {}
     assert len(cluster[1].requests(FetchRequest)) == asked
 
 
@@ -242,7 +243,7 @@ def test_a_partition_that_is_not_sampled_counts_as_before_else_as_its_topic(clus
     for tp in many:
         fill(cluster, tp, 100, batches=1)
     one, ids = logs(), at({}, cluster).topic_ids
-    sizes = one.sample_sizes(dict.fromkeys(many, 0), dict.fromkeys(many, 600), ids)
+    sizes = one.sample_sizes(dict.fromkeys(many, 0), dict.fromkeys(many, 600), ids).bytes_per_offset
     assert sizes == dict.fromkeys(many, pytest.approx(100, abs=30))
     asked = {
         partition.partition
@@ -252,7 +253,7 @@ def test_a_partition_that_is_not_sampled_counts_as_before_else_as_its_topic(clus
     }
     assert asked == set(range(8))  # all are as long: the first
     fill(cluster, U0, 1000)
-    longest = one.sample_sizes({many[0]: 599, U0: 0}, {many[0]: 600, U0: 1200}, ids)
+    longest = one.sample_sizes({many[0]: 599, U0: 0}, {many[0]: 600, U0: 1200}, ids).bytes_per_offset
     assert longest[U0] == pytest.approx(1000, abs=30)
 
 
@@ -262,8 +263,10 @@ def test_a_position_that_is_lost_is_sampled_where_the_log_begins(cluster, logs, 
         fill(cluster, tp, size)
     cluster.logs[T0].log_start_offset = cluster.logs[T1].log_start_offset = 600
     with caplog.at_level(logging.WARNING, "spark_kafka_native"):
-        sizes = logs().sample_sizes(
-            {T0: 5, T1: 7, U0: 5}, {T0: 1200, T1: 500, U0: 1200}, at({}, cluster).topic_ids
+        sizes = (
+            logs()
+            .sample_sizes({T0: 5, T1: 7, U0: 5}, {T0: 1200, T1: 500, U0: 1200}, at({}, cluster).topic_ids)
+            .bytes_per_offset
         )
     # Nothing of T1's range is left: it counts as its topic.
     sized = {T0: pytest.approx(100, abs=30), T1: pytest.approx(100, abs=30), U0: pytest.approx(1000, abs=30)}
@@ -297,7 +300,9 @@ def test_a_leader_that_refuses_where_it_says_its_log_begins_is_not_asked_forever
         return replace(response, responses=topics)
 
     cluster[1].on(FetchRequest, answer)
-    sizes = logs().sample_sizes({T0: 0, T1: 0}, {T0: 1200, T1: 1200}, at({}, cluster).topic_ids)
+    sizes = (
+        logs().sample_sizes({T0: 0, T1: 0}, {T0: 1200, T1: 1200}, at({}, cluster).topic_ids).bytes_per_offset
+    )
     assert sizes == dict.fromkeys((T0, T1), pytest.approx(300, abs=30))  # as its topic
     assert len(answered) <= 20
 
@@ -323,7 +328,9 @@ def test_an_error_of_one_partition_leaves_the_sizes_of_the_others(cluster, logs,
         yield from fetch(self, ranges, *given)
 
     monkeypatch.setattr(Fetcher, "fetch", fail)
-    sizes = logs().sample_sizes({T0: 7, U0: 0}, {T0: 50, U0: 1200}, at({}, cluster).topic_ids)
+    sizes = (
+        logs().sample_sizes({T0: 7, U0: 0}, {T0: 50, U0: 1200}, at({}, cluster).topic_ids).bytes_per_offset
+    )
     assert sizes == {U0: pytest.approx(1000, abs=30)}
     assert not caplog.records
 
@@ -334,7 +341,7 @@ def test_sizes_that_can_not_be_sampled_are_a_warning(cluster, logs, caplog):
     cluster.topic_ids["t"] = uuid4()
     ids = at({}, cluster).topic_ids | {"t": "0" * 31 + "1"}
     with caplog.at_level(logging.WARNING, "spark_kafka_native"):
-        assert logs().sample_sizes({T0: 5}, {T0: 50}, ids) == {}
+        assert logs().sample_sizes({T0: 5}, {T0: 50}, ids).bytes_per_offset == {}
     assert "could not be sampled" in caplog.text
 
 
@@ -381,7 +388,7 @@ def test_a_sample_is_of_the_first_offsets_only(cluster, logs):
     for _ in range(5):
         cluster.logs[T0].append([b"x" * 10] * 100)
     cluster.logs[T0].append([b"x" * 200] * 250)
-    sizes = logs().sample_sizes({T0: 0}, {T0: 750}, at({}, cluster).topic_ids)
+    sizes = logs().sample_sizes({T0: 0}, {T0: 750}, at({}, cluster).topic_ids).bytes_per_offset
     assert sizes == {T0: pytest.approx(20, abs=15)}  # and not 75, of all that a fetch brings
 
 
@@ -392,28 +399,79 @@ def test_offsets_that_leave_out_a_partition_are_refused_before_any_is_asked_for(
     assert cluster[1].requests(ListOffsetsRequest) == []
 
 
-def test_sizes_are_those_of_offsets_and_not_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits count offsets: of compacted or aborted records there are fewer than that, or none."""
+def pieces_of(monkeypatch, *pieces):
+    """A sampler that is given these pieces of logs, each where it begins."""
     sampler = SizeSampler(None, ConsumerConfig())  # type: ignore[arg-type]
-    values = pa.array([b"x" * 60, b"y" * 60])
-    pieces = [
-        (TopicPartition("t", 0), RecordColumns(length=2, value=values)),
-        (TopicPartition("t", 1), RecordColumns(length=0, value=values.slice(2))),
-    ]
     found = [
         FetchedRecords(
             topic_partition=tp,
-            columns=columns,
-            from_offset=0,
-            next_offset=12,
+            columns=RecordColumns(
+                length=len(offsets),
+                offset=np.array(offsets, np.int64),
+                value=pa.array([b"x" * 60] * len(offsets), pa.binary()),
+            ),
+            from_offset=from_offset,
+            next_offset=next_offset,
             log_start_offset=0,
-            high_watermark=12,
-            last_stable_offset=12,
+            high_watermark=next_offset,
+            last_stable_offset=next_offset,
         )
-        for tp, columns in pieces
+        for tp, offsets, from_offset, next_offset in pieces
     ]
-    monkeypatch.setattr(sampler, "_fetcher", SimpleNamespace(fetch=lambda *_: (one for one in found)))
-    begin, latest = ({tp: offset for tp, _ in pieces} for offset in (0, 12))
-    sizes = sampler.estimate(begin, latest, {})
-    assert sizes[pieces[0][0]] == values.nbytes / 12
-    assert sizes[pieces[1][0]] <= 1
+    asked = []
+
+    def fetch(ranges, *_):
+        asked.append(dict(ranges))
+        yield from (one for one in found if ranges.get(one.topic_partition, (None,))[0] == one.from_offset)
+
+    monkeypatch.setattr(sampler, "_fetcher", SimpleNamespace(fetch=fetch))
+    return sampler, asked
+
+
+@pytest.mark.parametrize(
+    ("offsets", "until", "density"),
+    [
+        (range(10), 10, 1),
+        (range(0, 1000, 10), 1000, 1 / 10),
+        ([0, 500], 1000, 1 / 500),
+        ([7], 12, 1 / 5),
+        # A gap within: what follows it may be as dense as the records before it.
+        ([0, 1, 2, *range(100_000, 100_020)], 100_020, 1),
+        ([*range(20), 100_000], 200_000, 1),
+        ([0, 100_000], 100_001, 1),
+        ([0, 100_000, 100_001], 100_002, 1),
+    ],
+)
+def test_sizes_are_those_of_offsets_and_not_of_records(monkeypatch, offsets, until, density):
+    """Limits count offsets: compaction leaves fewer records than that."""
+    sampler, asked = pieces_of(monkeypatch, (T0, offsets, 0, until))
+    sizes = sampler.estimate({T0: 0}, {T0: 10**6}, {})
+    assert sizes.bytes_per_offset == {T0: pytest.approx(64 * density, rel=0.05)}
+    assert sizes.first == {T0: offsets[0]}
+    assert asked == [{T0: (0, 10**6)}]
+
+
+def test_a_log_that_begins_with_a_gap_is_sampled_behind_it(monkeypatch):
+    """Compaction, or an aborted transaction; its offsets count apart, and only that partition is asked on."""
+    sampler, asked = pieces_of(
+        monkeypatch, (T0, [], 0, 5_000), (T1, range(10), 0, 10), (T0, range(90_000, 90_010), 5_000, 90_010)
+    )
+    sizes = sampler.estimate({T0: 0, T1: 0}, {T0: 10**6, T1: 10}, {})
+    assert sizes.bytes_per_offset == {T0: pytest.approx(64, abs=1), T1: pytest.approx(64, abs=1)}
+    assert sizes.first == {T0: 90_000, T1: 0}
+    assert asked == [{T0: (0, 10**6), T1: (0, 10)}, {T0: (5_000, 10**6)}]
+
+
+def test_a_gap_that_does_not_end_is_not_read_through(monkeypatch):
+    """Of what follows, no size is known; it is not 0."""
+    gaps = [(T0, [], start, start + 10) for start in range(0, 1_000, 10)]
+    sampler, asked = pieces_of(monkeypatch, *gaps)
+    sizes = sampler.estimate({T0: 0}, {T0: 10**6}, {})
+    assert (sizes.bytes_per_offset, sizes.first) == ({}, {T0: 10 * len(asked)})
+    assert len(asked) <= 8
+
+
+def test_a_partition_that_ends_with_its_gap_is_done(monkeypatch):
+    sampler, asked = pieces_of(monkeypatch, (T0, [], 0, 50))
+    assert sampler.estimate({T0: 0}, {T0: 50}, {}).first == {T0: 50}
+    assert len(asked) == 1

@@ -14,6 +14,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.driver.admission_control import SizeEstimate
 from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffset
 from spark_kafka_native.spark.read.driver.stream_logs import StreamLogs
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
@@ -46,7 +47,8 @@ class Logs:
         return {tp: self.earliest.get(tp, 0) for tp in topic_partitions if tp in self.latest}
 
     def sample_sizes(self, begin, latest, _topic_ids):
-        return {tp: 100.0 for tp in latest if latest[tp] > begin[tp]}
+        sizes = {tp: 100.0 for tp in latest if latest[tp] > begin[tp]}
+        return SizeEstimate(bytes_per_offset=sizes)
 
 
 class MovingLeaders(Logs):
@@ -475,7 +477,8 @@ def test_stream_options_that_cannot_be(options, words):
 
 def test_sizes_are_sampled_once_a_minute_where_no_limit_needs_them():
     logs, clock, sampled = Logs({T0: 0}, {T0: 1}), Clock(), []
-    logs.sample_sizes = lambda _begin, _latest, _ids: sampled.append(clock.now) or {T0: 7.0}
+    sizes = SizeEstimate(bytes_per_offset={T0: 7.0})
+    logs.sample_sizes = lambda _begin, _latest, _ids: sampled.append(clock.now) or sizes
     planner = planner_of(logs, clock)
     at = planner.initial()
     for step in (0, 1, 58.9, 0.1, 30, 30):
@@ -491,7 +494,7 @@ def test_a_progress_without_a_sample_has_the_ends_alone():
     planner = planner_of(logs)
     planner.latest(planner.initial(), limited=False)
     assert planner.report() == {"t": {"0": 9}}
-    logs.sample_sizes = lambda *_: {}  # what could not be sampled is left out
+    logs.sample_sizes = lambda *_: SizeEstimate()  # what could not be sampled is left out
     logs.latest[T0] = 12
     planner.latest(planner.initial(), limited=False)
     assert planner.report() == {"t": {"0": 12}}
