@@ -42,11 +42,12 @@ class Backlog:
 
     @classmethod
     def of(cls, start: StreamOffset, ends: LogEnds) -> Self:
-        """Where no topic ids are known, a shorter log may be another topic's: its position is not held."""
+        """Where no topic ids are known, a shorter log may be another topic's: its position is not held. Nor
+        is the start of a stream, before which it has read nothing."""
         held = {
             tp: position
             for tp, position in ends.shorter_than(start).items()
-            if tp.topic in start.topic_ids and tp.topic in ends.topic_ids
+            if tp.topic in start.topic_ids and tp.topic in ends.topic_ids and not start.is_initial
         }
         ends = replace(ends, latest={**ends.latest, **held})
         batch = MicroBatch.between(start, end_of_batch(start, ends, ends.latest))

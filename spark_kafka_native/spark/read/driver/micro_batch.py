@@ -229,7 +229,13 @@ class MicroBatch:
             )
         for tp in sorted(self.begin.keys() & self.end.positions.keys()):
             if self.end.positions[tp] < self.begin[tp]:
-                yield offset_changed(tp, self.begin[tp], self.end.positions[tp])
+                note = ""
+                if self.end.start is not None:
+                    note = (
+                        "The stream was to start there, beyond the end of its log; with failOnDataLoss=false "
+                        f"it goes on at offset {self.end.positions[tp]}, that end."
+                    )
+                yield offset_changed(tp, self.begin[tp], self.end.positions[tp], note)
 
     def losses_of_added(self, earliest: Positions) -> Iterator[KafkaConditionError]:
         """The losses in new partitions; ``earliest`` has their first offsets."""

@@ -321,6 +321,33 @@ def test_an_end_that_goes_back_where_no_ids_are_known_is_where_the_stream_goes_o
     assert StreamOffset.from_json(end).positions == {T0: 3}
 
 
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_start_beyond_the_end_of_the_log_goes_on_at_that_end(caplog, is_available_now):
+    """Committed in a former topic, say: nothing was read before it, so that nothing could be read twice."""
+    logs = Logs({T0: 1000, T1: 0}, {T0: 10, T1: 7})
+    strict = planner_of(logs)
+    first = strict.initial()
+    changed = r"t-0 offset was changed from 1000 to 10.*goes on at offset 10"
+    with pytest.raises(KafkaConditionError, match=changed):
+        strict.latest(first, limited=False)
+    lenient = planner_of(logs, failOnDataLoss="false")
+    if is_available_now:
+        lenient.freeze()
+    first = through_checkpoint(lenient.initial())
+    with caplog.at_level(logging.WARNING, "spark_kafka_native"):
+        end = lenient.latest(first, limited=False)
+        assert ranges(lenient, first, end) == [("t", 1, 0, 7, OLD)]
+    (warned,) = [record.message for record in caplog.records]
+    assert "beyond the end of its log" in warned
+    assert "goes on at offset 10" in warned
+    end = through_checkpoint(end)
+    assert StreamOffset.from_json(end).positions == {T0: 10, T1: 7}
+    logs.latest[T0] = 25
+    after = planner_of(logs, failOnDataLoss="false")
+    assert ranges(after, after.initial(), end) == [("t", 1, 0, 7, OLD)]
+    assert ranges(after, end, after.latest(end, limited=False)) == [("t", 0, 10, 25, OLD)]
+
+
 def test_available_now_holds_the_position_of_a_log_that_became_shorter():
     logs = Logs({T0: 0}, {T0: 3, T1: 25})
     start = StreamOffset(positions={T0: 5, T1: 6}, topic_ids={"t": OLD}).to_json()
