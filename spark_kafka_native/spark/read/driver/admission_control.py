@@ -61,11 +61,10 @@ class Backlog:
     def unknown_beginnings(
         self, limits: MicroBatchLimits, *, fail_on_data_loss: bool
     ) -> list[TopicPartition]:
-        """The partitions that `plan_end` needs the first offsets of: new ones, and those that may have lost
-        their next records. With ``fail_on_data_loss`` new ones begin at 0, or the plan raises: only limits
-        count.
+        """The partitions of which the first offsets decide something: new ones, where another one than 0 is
+        a loss, or the place to begin; with limits, also those that may have lost their next records.
         """
-        added = self.batch.added if limits.any or not fail_on_data_loss else []
+        added = self.batch.added
         if fail_on_data_loss or not limits.any:
             return added
         begin = self.batch.begin

@@ -112,6 +112,8 @@ class StreamPlanner:
         fail = self._options.read.fail_on_data_loss
         wanted = backlog.unknown_beginnings(limits, fail_on_data_loss=fail)
         beginnings = self._logs.find_beginnings(wanted)
+        if fail:
+            self._report(backlog.batch.losses_of_added(beginnings))
         sizes = SizeEstimate()
         if limits.max_bytes is not None:
             begin, latest = backlog.begin(beginnings), backlog.ends.latest

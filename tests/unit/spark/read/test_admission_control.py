@@ -137,7 +137,7 @@ def test_a_position_beyond_the_end_is_held_only_in_a_topic_that_is_known_to_be_t
 @pytest.mark.parametrize(
     ("limits", "fail", "asked"),
     [
-        (NO_LIMIT, True, []),
+        (NO_LIMIT, True, [T3]),
         (NO_LIMIT, False, [T3]),
         (TEN, True, [T3]),
         (TEN, False, [T3, T0]),

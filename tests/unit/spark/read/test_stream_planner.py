@@ -170,15 +170,26 @@ def test_new_partitions_begin_at_their_beginning_also_when_limited():
     ]
 
 
-def test_a_new_partition_that_does_not_start_at_zero_is_a_loss():
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "7"}])
+def test_a_new_partition_that_does_not_start_at_zero_is_a_loss(limit):
+    """Before anything is written down, and in a batch that was written down before."""
     logs = Logs({T0: 0}, {T0: 9, T1: 9}, earliest={T1: 4})
     start = {"t": {"0": 9}}
-    end = planner_of(logs).latest(start, limited=False)
-    with pytest.raises(
-        KafkaConditionError, match=r"ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO.*t-1 starts from 4"
-    ):
-        planner_of(logs).plan(start, end)
-    assert ranges(planner_of(logs, failOnDataLoss="false"), start, end) == [("t", 1, 4, 9, OLD)]
+    lost = r"ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO.*t-1 starts from 4"
+    with pytest.raises(KafkaConditionError, match=lost):
+        planner_of(logs, **limit).latest(start, limited=bool(limit))
+    lenient = planner_of(logs, failOnDataLoss="false", **limit)
+    end = lenient.latest(start, limited=bool(limit))
+    with pytest.raises(KafkaConditionError, match=lost):
+        planner_of(logs).plan(start, {"t": {"0": 9, "1": 9}})
+    assert ranges(lenient, start, end) == [("t", 1, 4, 9, OLD)]
+
+
+def test_a_new_partition_that_goes_while_a_batch_is_planned_is_a_loss_before_it_is_written_down():
+    logs = Logs({T0: 0}, {T0: 12, T1: 5})
+    logs.find_beginnings = lambda _: {}
+    with pytest.raises(KafkaConditionError, match=r"INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS.*\[t-1\]"):
+        planner_of(logs).latest({"t": {"0": 9}}, limited=False)
 
 
 def test_a_new_partition_that_is_gone_again_is_a_loss():
