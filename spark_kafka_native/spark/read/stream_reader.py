@@ -249,7 +249,8 @@ class OffsetCommitter:
         self._commit = commit
         self._group_id = group_id
         self._clock = clock
-        self._told: Positions | None = None
+        self._told: tuple[Positions, Mapping[str, str]] | None = None
+        """The positions of the last commit, and the ids of their topics."""
         self._repeat_at = float("-inf")
         self._not_before = float("-inf")
         self._has_failed = False
@@ -264,7 +265,8 @@ class OffsetCommitter:
             for tp, position in offset.positions.items()
             if not offset.is_other_topic(tp.topic, topic_ids.get(tp.topic))
         }
-        if offset.is_initial or not positions or (positions == self._told and now < self._repeat_at):
+        told = (positions, {tp.topic: offset.topic_ids.get(tp.topic, "") for tp in positions})
+        if offset.is_initial or not positions or (told == self._told and now < self._repeat_at):
             return
         if now < self._not_before and (self._has_failed or not is_idle):
             return
@@ -282,5 +284,5 @@ class OffsetCommitter:
             return
         self._has_failed = False
         self._not_before = now + INTERVAL_S
-        self._told = positions
+        self._told = told
         self._repeat_at = now + REPEAT_S

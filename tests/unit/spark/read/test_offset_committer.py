@@ -68,6 +68,15 @@ def test_positions_in_a_former_topic_are_not_committed_in_the_one_that_has_its_n
     assert group.told == [5, 6]
 
 
+def test_the_same_position_in_a_topic_that_was_created_again_is_another_one():
+    """With a topic, its committed offsets are deleted."""
+    group = Group()
+    for topic_id in ("a" * 32, "b" * 32, "b" * 32):
+        read = StreamOffset(positions={T0: 5}, topic_ids={"t": topic_id})
+        group.commits.completed(read, {"t": topic_id}, is_idle=True)
+    assert group.told == [5, 5]
+
+
 def test_the_positions_in_other_topics_are_committed_without_those_in_a_former_one():
     committed, u0 = [], TopicPartition("u", 0)
     commits = OffsetCommitter(committed.append, group_id="g", clock=lambda: 50.0)
