@@ -124,5 +124,8 @@ class _Sample:
             except _OF_ONE_PARTITION as error:
                 if error.topic_partition not in left:
                     raise
-                left.pop(error.topic_partition)
+                position, until = left.pop(error.topic_partition)
+                start = error.log_start_offset if isinstance(error, OffsetOutOfRangeError) else None
+                if start is not None and position < start < until:
+                    left[error.topic_partition] = (start, until)  # Retention has gone on since the look-up.
         return pa.concat_arrays(parts) if parts else pa.nulls(0, pa.binary())

@@ -1,10 +1,13 @@
 """Schemas out of the newest records: which records of which partitions `infer_schemas` looks at."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
@@ -101,3 +104,43 @@ def test_a_partition_that_loses_its_records_meanwhile_is_left_out(cluster, infer
     cluster[1].on(FetchRequest, answer)
     one_batch_at_once = {"kafka.max.partition.fetch.bytes": "1"}
     assert infer(**one_batch_at_once) == "`b` bigint, `c` bigint"
+
+
+def test_a_log_that_loses_its_first_records_meanwhile_is_sampled_from_its_new_start(cluster, infer):
+    for value in (b'{"a":1}', b'{"b":1}', b'{"c":1}', b'{"d":1}'):
+        cluster.logs[T0].append([value])
+
+    def answer(request, version):
+        # Retention goes on, by a record for each of the first requests.
+        cluster.logs[T0].log_start_offset = min(cluster.logs[T0].log_start_offset + 1, 2)
+        return cluster.fetcher(1)(request, version)
+
+    cluster[1].on(FetchRequest, answer)
+    assert infer() == "`c` bigint, `d` bigint"
+
+
+def test_a_leader_that_refuses_where_it_says_its_log_begins_is_not_asked_forever(cluster, infer):
+    cluster.logs[T0].append([b'{"a":1}'] * 3)
+    cluster.logs[T1].append([b'{"b":1}'])
+    answered = []
+
+    def answer(request, version):
+        response = cluster.fetcher(1)(request, version)
+        answered.append(response)
+        if len(answered) > 20:
+            return response
+        refused = {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE, "log_start_offset": 1, "records": None}
+        topics = [
+            replace(
+                topic,
+                partitions=[
+                    replace(one, **refused) if one.partition_index == 0 else one for one in topic.partitions
+                ],
+            )
+            for topic in response.responses
+        ]
+        return replace(response, responses=topics)
+
+    cluster[1].on(FetchRequest, answer)
+    assert infer() == "`b` bigint"
+    assert len(answered) <= 20
