@@ -37,8 +37,8 @@ _CRC = struct.Struct(">I")
 _META = {"topic": str, "partition": int, "records": int, "possibly_persisted": bool, "reason": str}
 _HEAD_BYTES = _ENTRY.size + _CRC.size
 _INDEX = struct.Struct(">I")
-MAX_ENTRY_BYTES = 1 << 30
-"""A batch has about 1 MiB at most; a length beyond this is damage, not data."""
+MAX_ENTRY_BYTES = (1 << 32) - 1
+"""What the lengths of an entry can say. The reader has no limit of its own: all that was kept comes back."""
 _NAME = re.compile(r"([0-9]{10})\.batches")
 
 
@@ -310,6 +310,8 @@ def _encode(entry: NewEntry) -> tuple[bytes, bytes, bytes | bytearray | memoryvi
             **({"place": entry.place, "completes": entry.completes} if entry.place else {}),
         }
     ).encode()
+    if len(meta) + len(entry.data) > MAX_ENTRY_BYTES:
+        raise SpillError(f"a batch of {len(entry.data)} bytes is too large for the spill folder")
     lengths = _ENTRY.pack(len(meta), len(entry.data))
     body_crc = _CRC.pack(crc32c(meta) ^ crc32c(entry.data))
     return lengths + _CRC.pack(crc32c(lengths)), meta, entry.data, body_crc
@@ -328,7 +330,7 @@ def _read_entries(path: Path) -> tuple[list[SpilledBatch], str | None]:
         while at + _HEAD_BYTES <= size:
             lengths, crc = stream.read(_ENTRY.size), stream.read(_CRC.size)
             meta_length, length = _ENTRY.unpack(lengths)
-            if _CRC.pack(crc32c(lengths)) != crc or meta_length + length > MAX_ENTRY_BYTES:
+            if _CRC.pack(crc32c(lengths)) != crc:
                 return found, f"{path} is damaged at byte {at}: what follows can't be read"
             start = at + _HEAD_BYTES + meta_length
             end = start + length + _CRC.size

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -21,10 +22,12 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig, Producer
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer import spill_folder
 from spark_kafka_native.kafka.producer.errors import BufferFullError, DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.records.crc32c import crc32c
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -195,6 +198,33 @@ def test_a_damaged_length_ends_the_file(tmp_path):
     assert again.entries == []
     again.close()
     assert list(tmp_path.glob("*.damaged"))
+
+
+def test_a_large_entry_is_no_damage(tmp_path):
+    """Three GiB that a crash cut: the head says so, and its checksum is right."""
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    folder.close()
+    (file,) = tmp_path.glob("*.batches")
+    lengths = struct.pack(">II", 100, 3 << 30)
+    file.write_bytes(file.read_bytes() + lengths + struct.pack(">I", crc32c(lengths)) + bytes(200))
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 0"]
+    again.close()
+    assert not list(tmp_path.glob("*.damaged"))
+
+
+def test_an_entry_that_could_not_be_read_back_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(spill_folder, "MAX_ENTRY_BYTES", 10_000)
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    with pytest.raises(SpillError, match="a batch of 10000 bytes is too large"):
+        folder.keep([entry(1, data=bytes(10_000))])
+    folder.keep([entry(2)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 0", "why 2"]
+    again.close()
 
 
 def test_a_folder_that_can_not_be_written_says_so(tmp_path, monkeypatch):
