@@ -330,7 +330,8 @@ def check_spill_file(folder: Path, rng: random.Random) -> None:
         data = bytearray(good)
         spoil(data, rng)
         file.write_bytes(data)
-    (folder / "0000000001.done").write_bytes(rng.randbytes(rng.choice([0, 3, 4, 9])))
+    name = rng.choice(["0000000001.done", "0000000001.delivered"])
+    (folder / name).write_bytes(rng.randbytes(rng.choice([0, 3, 4, 9, 16])))
     changed = file.read_bytes()
 
     def read() -> list[tuple[TopicPartition, bytes]]:

@@ -5,7 +5,10 @@ synced before anything is reported as kept; a process killed in the middle of a 
 which was never reported and is ignored. A damaged file is set aside under another name, never deleted.
 
 One file: MAGIC, then entries of ``lengths and their CRC | meta (JSON) | record batch | CRC of both``.
-Beside it a ``.done`` file lists, as uint32, the entries that were delivered; when all are, both go.
+Beside it a ``.delivered`` file has a mark for each entry that was delivered: its number, and a CRC of that
+and of the entry's own CRC; when all are, both files go. A mark that is damaged, or of another entry, counts
+for nothing: at worst a batch is sent again, and the log says so. Former releases listed bare numbers in a
+``.done`` file, which is still read; where it can't be right, none of it counts.
 
 Replacements of an entry (its halves, or itself under new numbers) are written behind all others and name the
 entry that they replace; the last of them makes all valid, so that a crash leaves the one or the others.
@@ -37,6 +40,8 @@ _CRC = struct.Struct(">I")
 _META = {"topic": str, "partition": int, "records": int, "possibly_persisted": bool, "reason": str}
 _HEAD_BYTES = _ENTRY.size + _CRC.size
 _INDEX = struct.Struct(">I")
+_MARK = struct.Struct(">II")
+_MARKS, _OLD_MARKS = ".delivered", ".done"
 MAX_ENTRY_BYTES = (1 << 32) - 1
 """What the lengths of an entry can say. The reader has no limit of its own: all that was kept comes back."""
 _NAME = re.compile(r"([0-9]{10})\.batches")
@@ -59,6 +64,8 @@ class SpilledBatch(NamedTuple):
     number: int
     start: int
     length: int
+    crc: int
+    """The entry's checksum."""
     place: tuple[int, ...]
     """Where it is in the order: its file and number, or the place of what it replaces and which part."""
     completes: bool
@@ -116,7 +123,8 @@ class SpillFolder:
                     parts = _encode(entry)
                     number = self._written + len(kept)
                     start = at + len(parts[0]) + len(parts[1])
-                    kept.append(_read_meta(parts[1], self._writing_path, number, start, len(entry.data)))
+                    (crc,) = _CRC.unpack(parts[3])
+                    kept.append(_read_meta(parts[1], self._writing_path, number, start, len(entry.data), crc))
                     at += _write_all(stream, parts)
                 os.fsync(stream.fileno())
             except BaseException:  # a lack of memory, too
@@ -144,20 +152,16 @@ class SpillFolder:
         """``batch`` is in the log; it will not be sent again. Its file goes once all of it is."""
         left = self._left[batch.file]
         left.discard(batch.number)
-        done = batch.file.with_suffix(".done")
         try:
             if left:
-                with done.open("ab") as stream:
-                    stream.write(_INDEX.pack(batch.number))
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                _write_mark(batch)
             else:
-                # The batches first: a .done file alone means nothing, batches alone would be sent again.
+                # The batches first: marks alone mean nothing, batches alone would be sent again.
                 batch.file.unlink()
                 if self._writing is not None and batch.file == self._writing_path:
                     self._writing.close()
                     self._writing = None
-                done.unlink(missing_ok=True)
+                _remove_marks(batch.file)
                 del self._left[batch.file]
         except OSError as error:
             _LOG.warning(
@@ -206,7 +210,7 @@ class SpillFolder:
         numbers = [int(match[1]) for match in map(_NAME.fullmatch, os.listdir(self._path)) if match]
         self._writing_path = self._path / f"{max(numbers, default=0) + 1:010d}.batches"
         # One that a crash left behind is not about the file that gets its number now.
-        self._writing_path.with_suffix(".done").unlink(missing_ok=True)
+        _remove_marks(self._writing_path)
         # Unbuffered: what a full disk refused must not be written later, behind its refusal.
         stream = self._writing_path.open("xb", buffering=0)
         try:
@@ -232,8 +236,9 @@ class SpillFolder:
 
     def _scan(self) -> Iterator[SpilledBatch]:
         for path in sorted(path for path in self._path.iterdir() if _NAME.fullmatch(path.name)):
-            done = _read_done(path.with_suffix(".done"))
-            found, damaged = _read_entries(path)
+            found, entries, damaged = _read_entries(path)
+            done = _read_marks(path, {batch.number: batch.crc for batch in found})
+            done |= _read_old_marks(path, entries)
             left = [batch for batch in found if batch.number not in done]
             if damaged:
                 _set_aside(path, damaged)
@@ -241,7 +246,7 @@ class SpillFolder:
             if not left:
                 del self._left[path]
                 path.unlink()
-                path.with_suffix(".done").unlink(missing_ok=True)
+                _remove_marks(path)
             yield from left
 
     def _without_replaced(self, entries: list[SpilledBatch]) -> list[SpilledBatch]:
@@ -317,39 +322,40 @@ def _encode(entry: NewEntry) -> tuple[bytes, bytes, bytes | bytearray | memoryvi
     return lengths + _CRC.pack(crc32c(lengths)), meta, entry.data, body_crc
 
 
-def _read_entries(path: Path) -> tuple[list[SpilledBatch], str | None]:
-    """The entries of a file, and its damage beyond a torn tail. One batch at a time is in memory:
-    a folder may be larger than that."""
+def _read_entries(path: Path) -> tuple[list[SpilledBatch], int, str | None]:
+    """The whole entries of a file, the number of all, and its damage beyond a torn tail. One batch at a time
+    is in memory: a folder may be larger than that."""
     found, damaged = list[SpilledBatch](), None
     with path.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         magic = stream.read(len(MAGIC))
         if magic != MAGIC[: len(magic)]:
-            return [], f"{path} is no spill file"
+            return [], 0, f"{path} is no spill file"
         at, index = len(MAGIC), 0
         while at + _HEAD_BYTES <= size:
             lengths, crc = stream.read(_ENTRY.size), stream.read(_CRC.size)
             meta_length, length = _ENTRY.unpack(lengths)
             if _CRC.pack(crc32c(lengths)) != crc:
-                return found, f"{path} is damaged at byte {at}: what follows can't be read"
+                return found, index, f"{path} is damaged at byte {at}: what follows can't be read"
             start = at + _HEAD_BYTES + meta_length
             end = start + length + _CRC.size
             if end > size:
                 break  # torn: the process died while it wrote
             meta, data = stream.read(meta_length), stream.read(length)
-            is_whole = _CRC.pack(crc32c(meta) ^ crc32c(data)) == stream.read(_CRC.size)
+            body_crc = crc32c(meta) ^ crc32c(data)
+            is_whole = _CRC.pack(body_crc) == stream.read(_CRC.size)
             try:
                 if is_whole:
-                    found.append(_read_meta(meta, path, index, start, length))
+                    found.append(_read_meta(meta, path, index, start, length, body_crc))
             except (ValueError, RecursionError):
                 is_whole = False
             if not is_whole:
                 damaged = f"{path} is damaged at byte {at}: one batch is lost"
             at, index = end, index + 1
-    return found, damaged
+    return found, index, damaged
 
 
-def _read_meta(meta: bytes, path: Path, number: int, start: int, length: int) -> SpilledBatch:
+def _read_meta(meta: bytes, path: Path, number: int, start: int, length: int, crc: int) -> SpilledBatch:
     """The batch that `_encode` has described. Raises ValueError or RecursionError for anything else: a right
     checksum proves no author.
     """
@@ -369,14 +375,69 @@ def _read_meta(meta: bytes, path: Path, number: int, start: int, length: int) ->
         number=number,
         start=start,
         length=length,
+        crc=crc,
         place=tuple(place),
         completes=fields.get("completes") is True,
     )
 
 
-def _read_done(path: Path) -> set[int]:
+def _mark(number: int, crc: int) -> bytes:
+    """Bound to its entry by the ``crc`` of that: it is about no other file, and zeros are no mark."""
+    return _MARK.pack(number, crc32c(_MARK.pack(number, crc)))
+
+
+def _write_mark(batch: SpilledBatch) -> None:
+    """Raises OSError."""
+    marks = os.open(batch.file.with_suffix(_MARKS), os.O_WRONLY | os.O_CREAT, 0o666)
+    with io.FileIO(marks, "wb") as stream:
+        # Over a part of a mark, which a full disk may have left: those behind it would be out of step.
+        stream.seek(os.fstat(marks).st_size // _MARK.size * _MARK.size)
+        _write_all(stream, [_mark(batch.number, batch.crc)])
+        os.fsync(marks)
+
+
+def _read_marks(path: Path, crcs: dict[int, int]) -> set[int]:
+    """Which entries of the spill file ``path``, with these ``crcs`` by their numbers, were delivered."""
+    marks = path.with_suffix(_MARKS)
     try:
-        data = path.read_bytes()
+        data = marks.read_bytes()
     except FileNotFoundError:
         return set()
-    return {_INDEX.unpack_from(data, at)[0] for at in range(0, len(data) - _INDEX.size + 1, _INDEX.size)}
+    done, damaged = set[int](), 0
+    for at in range(0, len(data), _MARK.size):
+        mark = data[at : at + _MARK.size]
+        (number,) = _INDEX.unpack_from(mark.ljust(_MARK.size))
+        if number in crcs and _mark(number, crcs[number]) == mark:
+            done.add(number)
+        else:
+            damaged += 1
+    if damaged:
+        _LOG.warning(
+            "spill folder: %s has %d damaged marks: batches that were delivered may be sent again",
+            marks,
+            damaged,
+        )
+    return done
+
+
+def _read_old_marks(path: Path, entries: int) -> set[int]:
+    """The same, as a former release noted it, without checksums. If one can't be right, none counts."""
+    marks = path.with_suffix(_OLD_MARKS)
+    try:
+        data = marks.read_bytes()
+    except FileNotFoundError:
+        return set()
+    numbers = [number for (number,) in _INDEX.iter_unpack(data[: len(data) // _INDEX.size * _INDEX.size])]
+    done = set(numbers)
+    if len(data) % _INDEX.size or len(done) < len(numbers) or max(done, default=-1) >= entries:
+        _LOG.warning(
+            "spill folder: %s is damaged and is not used: batches that were delivered may be sent again",
+            marks,
+        )
+        return set()
+    return done
+
+
+def _remove_marks(path: Path) -> None:
+    for suffix in (_MARKS, _OLD_MARKS):
+        path.with_suffix(suffix).unlink(missing_ok=True)

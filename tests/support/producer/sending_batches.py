@@ -50,7 +50,7 @@ def spilled(
     data = bytearray(encode([b"spilled %d" % order]))
     set_producer(data, *numbers)
     entry = SpilledBatch(
-        TP, None, 1, possibly_persisted, "why", Path("spill"), order, 0, len(data), (1, order), False
+        TP, None, 1, possibly_persisted, "why", Path("spill"), order, 0, len(data), 0, (1, order), False
     )
     return Batch.from_folder(entry, (0, order)), data
 

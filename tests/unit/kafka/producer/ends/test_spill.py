@@ -289,8 +289,97 @@ def test_all_of_the_file_that_is_being_written_may_be_delivered(tmp_path):
     again.close()
 
 
-def test_a_list_of_the_delivered_that_a_crash_left_is_not_about_a_new_file(tmp_path):
-    (tmp_path / "0000000001.done").write_bytes(bytes(4))
+def with_marks(path):
+    """Of four entries in the folder the second and the third were delivered: the file that says so."""
+    folder = SpillFolder(str(path))
+    kept = folder.keep([entry(i) for i in range(4)])
+    folder.delivered(kept[1])
+    folder.delivered(kept[2])
+    folder.close()
+    (marks,) = [one for one in path.iterdir() if one.suffix not in (".batches", ".lock")]
+    return marks
+
+
+def reasons(path):
+    folder = SpillFolder(str(path))
+    try:
+        return [one.reason for one in folder.entries]
+    finally:
+        folder.close()
+
+
+def test_a_mark_with_any_bit_flipped_counts_for_nothing(tmp_path, caplog):
+    marks = with_marks(tmp_path)
+    good = marks.read_bytes()
+    for bit in range(len(good) * 8):
+        spoilt = bytearray(good)
+        spoilt[bit // 8] ^= 1 << bit % 8
+        marks.write_bytes(spoilt)
+        caplog.clear()
+        again = ["why 0", "why 3"]
+        again.insert(1, "why 1" if bit < len(good) * 4 else "why 2")
+        assert reasons(tmp_path) == again
+        assert "1 damaged marks: batches that were delivered may be sent again" in caplog.text
+
+
+@pytest.mark.parametrize("garbage", [bytes(3), bytes(8), bytes(4096), b"\0\0\0\3" * 2], ids=len)
+def test_garbage_behind_marks_counts_for_nothing(tmp_path, caplog, garbage):
+    marks = with_marks(tmp_path)
+    marks.write_bytes(marks.read_bytes() + garbage)
+    assert reasons(tmp_path) == ["why 0", "why 3"]
+    assert "damaged marks" in caplog.text
+
+
+def test_marks_behind_a_torn_one_are_in_step(tmp_path):
+    marks = with_marks(tmp_path)
+    marks.write_bytes(marks.read_bytes()[:-3])
+    folder = SpillFolder(str(tmp_path))
+    assert [one.reason for one in folder.entries] == ["why 0", "why 2", "why 3"]
+    folder.delivered(folder.entries[2])
+    folder.close()
+    assert reasons(tmp_path) == ["why 0", "why 2"]
+
+
+def test_marks_are_about_the_entries_of_their_own_file(tmp_path, caplog):
+    """A former release, which does not know them, has removed their file only."""
+    marks = with_marks(tmp_path / "a")
+    folder = SpillFolder(str(tmp_path / "b"))
+    folder.keep([entry(i) for i in range(4)])
+    folder.close()
+    (tmp_path / "b" / marks.name).write_bytes(marks.read_bytes())
+    assert reasons(tmp_path / "b") == ["why 0", "why 1", "why 2", "why 3"]
+    assert "2 damaged marks" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "left"),
+    [
+        ([1, 2], ["why 0", "why 3"]),
+        ([], ["why 0", "why 1", "why 2", "why 3"]),
+        ([1, 4], ["why 0", "why 1", "why 2", "why 3"]),
+        ([1, 0, 0], ["why 0", "why 1", "why 2", "why 3"]),
+        ([1, b"\0"], ["why 0", "why 1", "why 2", "why 3"]),
+    ],
+    ids=str,
+)
+def test_marks_of_a_former_release_count_if_they_can_be_right(tmp_path, caplog, numbers, left):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(i) for i in range(4)])
+    folder.close()
+    old = [one if isinstance(one, bytes) else struct.pack(">I", one) for one in numbers]
+    (tmp_path / "0000000001.done").write_bytes(b"".join(old))
+    assert reasons(tmp_path) == left
+    assert ("is damaged and is not used" in caplog.text) == (len(left) == 4 and numbers != [])
+    folder = SpillFolder(str(tmp_path))
+    for one in folder.entries:
+        folder.delivered(one)
+    folder.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
+
+
+@pytest.mark.parametrize("name", ["0000000001.done", "0000000001.delivered"])
+def test_a_list_of_the_delivered_that_a_crash_left_is_not_about_a_new_file(tmp_path, name):
+    (tmp_path / name).write_bytes(bytes(4))
     folder = SpillFolder(str(tmp_path))
     folder.keep([entry(0)])
     folder.close()

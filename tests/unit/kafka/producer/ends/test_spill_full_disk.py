@@ -177,8 +177,8 @@ def test_a_delivered_batch_is_noted_on_disk_before_another_is_sent(tmp_path, mon
 
     monkeypatch.setattr("os.fsync", note)
     folder.delivered(first)
-    (done,) = tmp_path.glob("*.done")
-    assert [(one.st_ino, one.st_size) for one in synced] == [(done.stat().st_ino, 4)]
+    (marks,) = tmp_path.glob("*.delivered")
+    assert [(one.st_ino, one.st_size) for one in synced] == [(marks.stat().st_ino, 8)]
     folder.delivered(second)
     folder.close()
 
