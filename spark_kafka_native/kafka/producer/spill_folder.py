@@ -16,6 +16,7 @@ entry that they replace; the last of them makes all valid, so that a crash leave
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import io
 import itertools
@@ -105,6 +106,8 @@ class SpillFolder:
         self._writing_path = self._path
         self._written = 0
         self._left: dict[Path, set[int]] = {}
+        self._unmarked: dict[Path, list[SpilledBatch]] = {}
+        """Delivered; a full disk has refused their marks so far."""
         self._lock = self._own()
         try:
             self.entries: list[SpilledBatch] = self._without_replaced(list(self._scan()))
@@ -150,26 +153,14 @@ class SpillFolder:
 
     def delivered(self, batch: SpilledBatch) -> None:
         """``batch`` is in the log; it will not be sent again. Its file goes once all of it is."""
-        left = self._left[batch.file]
-        left.discard(batch.number)
-        try:
-            if left:
-                _write_mark(batch)
-            else:
-                # The batches first: marks alone mean nothing, batches alone would be sent again.
-                batch.file.unlink()
-                if self._writing is not None and batch.file == self._writing_path:
-                    self._writing.close()
-                    self._writing = None
-                _remove_marks(batch.file)
-                del self._left[batch.file]
-        except OSError as error:
-            _LOG.warning(
-                "spill folder %s: %s may be sent again: %s", self._path, batch.topic_partition, error
-            )
+        self._left[batch.file].discard(batch.number)
+        self._unmarked.setdefault(batch.file, []).append(batch)
+        self._mark()
 
     def close(self) -> None:
         """Release the folder; harmless when repeated."""
+        if not self._lock.closed:
+            self._mark()
         if self._writing is not None:
             self._writing.close()
             self._writing = None
@@ -222,6 +213,33 @@ class SpillFolder:
             raise
         self._writing, self._written = stream, 0
         return stream
+
+    def _mark(self) -> None:
+        """Write the marks that are due. Those that can't be written are due again at the next one."""
+        for path, batches in list(self._unmarked.items()):
+            try:
+                if self._left[path]:
+                    _write_marks(path, batches)
+                else:
+                    self._remove(path)
+            except OSError as error:
+                _LOG.warning(
+                    "spill folder %s: %d batches of %s that were delivered may be sent again, as this can't "
+                    "be noted yet: %s", self._path, len(batches), path.name, error,
+                )  # fmt: skip
+            else:
+                del self._unmarked[path]
+
+    def _remove(self, path: Path) -> None:
+        """All of ``path`` was delivered. Raises OSError."""
+        # The batches first: marks alone mean nothing, batches alone would be sent again.
+        path.unlink()
+        if self._writing is not None and path == self._writing_path:
+            self._writing.close()
+            self._writing = None
+        del self._left[path]
+        with contextlib.suppress(OSError):
+            _remove_marks(path)
 
     def _take_back(self, stream: io.FileIO) -> None:
         """A half-written entry must not stand in front of later ones. Where it can't be taken away, nothing
@@ -386,13 +404,13 @@ def _mark(number: int, crc: int) -> bytes:
     return _MARK.pack(number, crc32c(_MARK.pack(number, crc)))
 
 
-def _write_mark(batch: SpilledBatch) -> None:
+def _write_marks(path: Path, batches: list[SpilledBatch]) -> None:
     """Raises OSError."""
-    marks = os.open(batch.file.with_suffix(_MARKS), os.O_WRONLY | os.O_CREAT, 0o666)
+    marks = os.open(path.with_suffix(_MARKS), os.O_WRONLY | os.O_CREAT, 0o666)
     with io.FileIO(marks, "wb") as stream:
         # Over a part of a mark, which a full disk may have left: those behind it would be out of step.
         stream.seek(os.fstat(marks).st_size // _MARK.size * _MARK.size)
-        _write_all(stream, [_mark(batch.number, batch.crc)])
+        _write_all(stream, [_mark(batch.number, batch.crc) for batch in batches])
         os.fsync(marks)
 
 

@@ -183,6 +183,73 @@ def test_a_delivered_batch_is_noted_on_disk_before_another_is_sent(tmp_path, mon
     folder.close()
 
 
+@pytest.mark.parametrize("room", [0, 3, 11])
+@pytest.mark.parametrize("noted", ["at the next", "at close"])
+def test_a_mark_that_a_full_disk_refused_is_written_once_there_is_room(
+    tmp_path, full_at, room, noted, caplog
+):
+    folder = SpillFolder(str(tmp_path))
+    kept = folder.keep([entry(i) for i in range(5)])
+    full_at(room)
+    folder.delivered(kept[0])
+    folder.delivered(kept[1])
+    assert (
+        "2 batches of 0000000001.batches that were delivered may be sent again" in caplog.text or room == 11
+    )
+    full_at(resource.RLIM_INFINITY)
+    if noted == "at the next":
+        folder.delivered(kept[2])
+        folder.forget()  # as at its death
+    else:
+        folder.close()
+    again = SpillFolder(str(tmp_path))
+    left = [3, 4] if noted == "at the next" else [2, 3, 4]
+    assert [one.reason for one in again.entries] == [f"why {i}" for i in left]
+    again.close()
+    assert "damaged" not in caplog.text
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_delivered_file_that_could_not_be_removed_is_removed_later(tmp_path, monkeypatch, more):
+    folder = SpillFolder(str(tmp_path))
+    (one,) = folder.keep([entry(0)])
+
+    def refuse(*_arguments, **_named):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", refuse)
+        folder.delivered(one)
+    if more:
+        folder.keep([entry(1)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == (["why 1"] if more else [])
+    again.close()
+    assert more or sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
+
+
+def test_halves_of_a_batch_without_a_mark_are_not_followed_by_the_whole(tmp_path, monkeypatch):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(i) for i in range(2)])
+    folder.close()
+    folder = SpillFolder(str(tmp_path))
+
+    def full(*_arguments):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", full)
+        patched.setattr(spill_folder, "_sync_folder", lambda _path: None)
+        halves = folder.replace(folder.entries[0], [entry(10), entry(11)])
+    for half in halves:
+        folder.delivered(half)
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 1"]
+    again.close()
+
+
 @pytest.mark.parametrize("room", [0, 20, 700, 1_500])
 def test_halves_that_find_no_room_leave_the_whole(tmp_path, full_at, room):
     folder = SpillFolder(str(tmp_path))
