@@ -27,7 +27,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from ..errors import ConfigError, KafkaError
@@ -111,8 +111,10 @@ class SpillFolder:
         self._lock = self._own()
         try:
             self.entries: list[SpilledBatch] = self._without_replaced(list(self._scan()))
-        except BaseException:
+        except BaseException as error:
             self._lock.close()
+            if isinstance(error, OSError):
+                raise _unusable(self._path, error) from error
             raise
 
     def keep(self, entries: Iterable[NewEntry]) -> list[SpilledBatch]:
@@ -176,25 +178,29 @@ class SpillFolder:
         if self._writing is not None:
             self._writing.close()
 
-    def _own(self) -> BinaryIO:
+    def _own(self) -> io.FileIO:
+        path = self._path / "owner.lock"
+        lock = None
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            lock = (self._path / "owner.lock").open("a+b")
-        except OSError as error:
-            raise ConfigError(f"spill.dir={self._path} can't be used: {error.strerror or error}") from error
-        try:
+            # Unbuffered: closing it must not try again what a full disk refused.
+            lock = io.FileIO(path, "a+b")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.seek(0)
-            owner = lock.read(20).decode("ascii", "replace").strip()
-            lock.close()
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n".encode())
+        except BlockingIOError:
+            assert lock is not None
+            with lock:
+                lock.seek(0)
+                owner = lock.read(20).decode("ascii", "replace").strip()
             raise ConfigError(
                 f"spill.dir={self._path} is in use by another producer (process {owner or 'unknown'}): "
                 "a spill folder has one owner at a time"
             ) from None
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n".encode())
-        lock.flush()
+        except OSError as error:
+            if lock is not None:
+                lock.close()
+            raise _unusable(self._path, error, path) from error
         return lock
 
     def _start_file(self) -> io.FileIO:
@@ -278,6 +284,15 @@ class SpillFolder:
             else:
                 kept.append(entry)
         return kept
+
+
+def _unusable(folder: Path, error: OSError, file: Path | None = None) -> ConfigError:
+    named = error.filename or file
+    where = f" ({named})" if named else ""
+    return ConfigError(
+        f"spill.dir={folder} can't be used: {error.strerror or error}{where}. It needs room, and "
+        "files that this process may read, write and remove: make room, mend the rights, or set another one"
+    )
 
 
 def _write_all(stream: io.FileIO, parts: Sequence[bytes | bytearray | memoryview]) -> int:

@@ -17,6 +17,7 @@ from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer import spill_folder
 from spark_kafka_native.kafka.producer.producer import Producer
@@ -207,6 +208,52 @@ def test_a_mark_that_a_full_disk_refused_is_written_once_there_is_room(
     assert [one.reason for one in again.entries] == [f"why {i}" for i in left]
     again.close()
     assert "damaged" not in caplog.text
+
+
+def test_a_start_on_a_full_disk_says_what_to_do(tmp_path, full_at):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    folder.close()
+    full_at(0)
+    says = rf"spill.dir={tmp_path} can't be used: File too large \(.*owner.lock\)\. .* needs room"
+    with pytest.raises(ConfigError, match=says):
+        SpillFolder(str(tmp_path))
+    full_at(resource.RLIM_INFINITY)
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 0"]
+    again.close()
+
+
+@pytest.mark.parametrize("name", ["0000000001.batches", "0000000002.delivered", "owner.lock"])
+def test_a_start_with_a_file_that_can_not_be_read_says_which(tmp_path, name):
+    folder = SpillFolder(str(tmp_path / "good"))
+    folder.keep([entry(0)])
+    folder.close()
+    (tmp_path / "good/0000000001.batches").rename(tmp_path / "0000000002.batches")
+    (tmp_path / name).mkdir()
+    for _ in range(2):  # the folder is not in use after the first
+        with pytest.raises(ConfigError, match=rf"can't be used: Is a directory \(.*{name}\)"):
+            SpillFolder(str(tmp_path))
+
+
+def test_a_delivered_file_that_can_not_be_removed_is_named_at_the_start(tmp_path, monkeypatch):
+    (tmp_path / "0000000001.batches").write_bytes(spill_folder.MAGIC)
+
+    def refuse(path, **_named):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(ConfigError, match=r"can't be used: Permission denied \(.*0000000001.batches\)"):
+        SpillFolder(str(tmp_path))
+
+
+def test_a_lock_that_the_file_system_does_not_have_is_no_other_producer(tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(ConfigError, match="can't be used: No locks available"):
+        SpillFolder(str(tmp_path))
 
 
 @pytest.mark.parametrize("more", [False, True])
