@@ -33,6 +33,7 @@ from .stats import StatsRecorder
 
 _LOG = logging.getLogger("spark_kafka_native")
 
+LEFT_BEHIND = "only the next producer sends it again, behind newer records of the partition"
 OVERTAKING = "an earlier batch of the partition is in the spill folder and must not be overtaken"
 EXPIRY_S = 0.05
 """Looking at every batch has a cost, and being given up this much later does a batch no harm."""
@@ -152,17 +153,17 @@ class BatchCompletion:
             if entry is not None and keeps:
                 self._spilling.add(batch, entry)
                 in_folder = True
+            # Its owner has heard that it will be sent again, in order: that it will not is no detail.
+            refused = entry is not None and not keeps
             error = DeliveryError(
                 batch.topic_partition,
                 batch.records,
                 batch.undelivered_status,
-                reason,
+                f"{reason}; {LEFT_BEHIND}" if refused else reason,
                 retriable,
                 entry is not None,
             )
             error.__cause__ = cause
-            # Its owner has heard that it will be sent again: that it will not is no detail.
-            refused = batch.reported_before and not keeps
             _LOG.log(logging.ERROR if refused else logging.DEBUG, "%s", error)
             self._end(batch, Outcome(topic_partition=error.topic_partition, status=error.status, error=error))
         return in_folder

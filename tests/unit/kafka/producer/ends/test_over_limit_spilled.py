@@ -76,6 +76,25 @@ def test_a_living_producer_sets_apart_what_it_has_spilled(cluster, tmp_path, set
     assert cluster.values(DEAD) == ([] if settings is SKIP else [LARGE] * 2)
 
 
+def test_a_record_of_the_folder_that_is_refused_is_not_written_later_without_a_word(
+    cluster, tmp_path, caplog
+):
+    """Holding it in its place would hold up the partition for good."""
+    leave(cluster, tmp_path, b"1", LARGE, b"2")
+    failed = []
+    with producing(cluster, spill_dir=str(tmp_path), on_error=lambda *one: failed.append(one)) as producer:
+        producer.flush(60)
+        producer.send("t", value=b"3", partition=0).result(60)
+    says = "only the next producer sends it again, behind newer records of the partition; kept in the spill"
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == [str(failed[0][2])]
+    assert says in str(failed[0][2])
+    cluster.limits = {}
+    with producing(cluster, spill_dir=str(tmp_path)) as producer:
+        producer.flush(60)
+    assert cluster.values(TP) == [b"1", b"2", b"3", LARGE]
+    assert is_empty(tmp_path)
+
+
 def test_a_dead_letter_that_was_spilled_is_sent_once(cluster, tmp_path):
     cluster.script(DEAD, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
     with producing(cluster, spill_dir=str(tmp_path), close_ms=1, **LETTERS) as producer:
