@@ -2,10 +2,14 @@
 
 In Java the value names a class to load, which attackers have used to run their own (CVE-2023-25194). Here it
 is text: any other module or option is refused. No error shows a value.
+
+Quotes, escapes and comments are those of Java's ``StreamTokenizer``, as Kafka sets it up: a value comes out
+as Java reads it. Some texts without quotes that Java refuses are read, too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -51,6 +55,10 @@ _OPTIONS: Final = {
 }  # fmt: skip
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _NAME: Final = "sasl.jaas.config"
+_ESCAPES: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_COMMENTS: Final = ("//", "/*")
+_LINE_END: Final = re.compile(r"[\r\n]")
+_OCTAL: Final = re.compile(r"[0-3][0-7]{0,2}|[4-7][0-7]?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +104,9 @@ def parse_jaas(text: str) -> JaasConfig:
             return JaasConfig(module=module, options=tuple(options.items()))
         _check_option(module, name, options)
         options[name] = _value(name, words)
-    raise ConfigError(f"{_NAME} must end with a semicolon")
+    raise ConfigError(
+        f"{_NAME} must end with a semicolon, in front of any comment (a value with // needs quotes)"
+    )
 
 
 def _value(name: str, words: Iterator[str]) -> Secret:
@@ -133,18 +143,38 @@ def _words(text: str) -> Iterator[str]:
         elif letter in "\"'":
             word, at = _quoted(text, at)
             yield '"' + word
+        elif text.startswith(_COMMENTS, at):
+            at = _after_comment(text, at)
         else:
-            end = at
-            while end < len(text) and not text[end].isspace() and text[end] not in "=;\"'":
-                end += 1
+            end = _end_of_word(text, at)
             yield text[at:end]
             at = end
 
 
+def _end_of_word(text: str, at: int) -> int:
+    """The position after the word without quotes that begins at ``at``."""
+    end = at
+    while end < len(text) and not text[end].isspace() and text[end] not in "=;\"'":
+        if text.startswith(_COMMENTS, end):
+            break
+        end += 1
+    if "/" in text[at:end] and _LINE_END.search(text, end):
+        # In Java a single slash begins a comment, too; without a line behind that is never valid.
+        raise ConfigError(f"{_NAME}: a value with a / needs quotes")
+    return end
+
+
+def _after_comment(text: str, at: int) -> int:
+    """The position after the comment that begins at ``at``."""
+    if text.startswith("/*", at):
+        end = text.find("*/", at + 2)
+        return len(text) if end < 0 else end + 2
+    end_of_line = _LINE_END.search(text, at)
+    return len(text) if end_of_line is None else end_of_line.start()
+
+
 def _quoted(text: str, at: int) -> tuple[str, int]:
-    """The quoted word that begins at ``at``, and the position after it. A backslash escapes the next
-    character.
-    """
+    """The quoted word that begins at ``at``, and the position after it. A backslash begins an escape."""
     quote = text[at]
     letters: list[str] = []
     at += 1
@@ -154,9 +184,12 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
             return "".join(letters), at + 1
         if letter in "\r\n":
             break
-        if letter == "\\" and at + 1 < len(text):
-            at += 1
-            letter = text[at]
-        letters.append(letter)
         at += 1
+        if letter == "\\" and at < len(text):
+            letter = text[at]
+            if octal := _OCTAL.match(text, at):
+                letter, at = chr(int(octal[0], 8)), octal.end()
+            else:
+                letter, at = _ESCAPES.get(letter, letter), at + 1
+        letters.append(letter)
     raise ConfigError(f"{_NAME}: a quote is not closed")

@@ -12,6 +12,16 @@ def options(text: str) -> dict[str, str]:
     return {name: value.reveal() for name, value in parse_jaas(text).options}
 
 
+ESCAPED = [
+    (r"a\tb\nc\rd\be\ff\ag\vh", "a\tb\nc\rd\be\ff\ag\vh"),
+    (r"a\042b\0c\101\7", 'a"b\0cA\7'),
+    (r"\377\400\4777\1234\08\79", "\xff\x200\x2777S4\x008\x079"),
+    (r"DOM\nick\x\u\8\\\"\'", "DOM\nickxu8\\\"'"),
+    ("a\\\nb", "a\nb"),
+]
+"""As Java's ``StreamTokenizer`` reads them; compared with that of Java 17."""
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -33,6 +43,13 @@ def options(text: str) -> dict[str, str]:
         ),
         (f'{PLAIN_MODULE} REQUIRED username="" password=";";', {"username": "", "password": ";"}),
         (f"{OAUTHBEARER_MODULE} required;", {}),
+        *((f'{PLAIN_MODULE} required password="{text}";', {"password": found}) for text, found in ESCAPED),
+        (
+            f"/* a; 'b */{PLAIN_MODULE} /**/ required // c;\n username='a' // d;\r password=b/*/ ;*/;// e;",
+            {"username": "a", "password": "b"},
+        ),
+        (f"{PLAIN_MODULE} required password='a//b/*c*/' /* d\n */;", {"password": "a//b/*c*/"}),
+        (f"{PLAIN_MODULE} required password=p/q;", {"password": "p/q"}),  # refused by Java
     ],
 )
 def test_what_java_reads(text: str, found: dict[str, str]) -> None:
@@ -51,7 +68,12 @@ def test_what_java_reads(text: str, found: dict[str, str]) -> None:
         (f'"{PLAIN_MODULE}" required;', "must begin with one"),
         (f'{PLAIN_MODULE} username="marked-1" password="marked-2";', "must be followed by one of required"),
         (f'{PLAIN_MODULE} required username="a" password="marked-1"', "must end with a semicolon"),
+        (f"{PLAIN_MODULE} required password=marked//1;", "must end with a semicolon.*value with // needs"),
+        (f"{PLAIN_MODULE} required password=marked/1\n;", "a value with a / needs quotes"),  # Java: marked
+        (f'{PLAIN_MODULE} required password="marked-1" /* ;', "must end with a semicolon"),
         (f'{PLAIN_MODULE} required password="marked-1', "a quote is not closed"),
+        (f'{PLAIN_MODULE} required password="marked-1\\', "a quote is not closed"),
+        (f'{PLAIN_MODULE} required password="marked-1\\"', "a quote is not closed"),
         (f'{PLAIN_MODULE} required password="marked\n-1";', "a quote is not closed"),
         (f'{PLAIN_MODULE} required password "marked-1";', 'must be written name="value"'),
         (f"{PLAIN_MODULE} required password=;", "password has no value"),
