@@ -109,6 +109,15 @@ class Progress:
                 partition.handed_out = max(partition.handed_out, next_offset)
             return back
 
+    def moved(self, positions: Offsets) -> set[TopicPartition]:
+        """The partitions that are not read from where reading began any more, by their ``positions``."""
+        with self._lock:
+            return {
+                topic_partition
+                for topic_partition, position in positions.items()
+                if (partition := self._partitions.get(topic_partition)) and position != partition.start
+            }
+
     def given_back(self, topic_partition: TopicPartition, offset: int) -> None:
         """Records from ``offset`` on did not reach the caller, and will be handed out again."""
         with self._lock:
@@ -475,9 +484,10 @@ class Commits:
         self.without_start: set[TopicPartition] = set()
         """Assigned partitions that are not read yet, or begin anew: those of `StartOffsets`."""
         self._touched: set[TopicPartition] = set()
-        """Partitions with records that were handed out. Without automatic commits these four stay empty."""
+        """Partitions with records that were handed out, or another position without any: after a reset, or
+        hidden offsets. Without automatic commits these four stay empty."""
         self._starts: dict[TopicPartition, int] = {}
-        """Start offsets to commit, of partitions in which nothing was committed."""
+        """Start offsets to commit, of partitions in which nothing was committed, or reading went back."""
         self._asked: dict[TopicPartition, int] = {}
         """The offsets of the last automatic commit, so that it is not repeated."""
         self._last: dict[TopicPartition, int] = {}
@@ -494,7 +504,7 @@ class Commits:
     def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> None:
         """The caller is given everything in ``[from_offset, next_offset)``."""
         if self.progress.handed_out(topic_partition, from_offset, next_offset):
-            self.forget([topic_partition])
+            self._went_back(topic_partition, from_offset)
         if self._enabled:
             self._touched.add(topic_partition)
             self._last[topic_partition] = from_offset
@@ -506,8 +516,12 @@ class Commits:
         found = {tp: self._reader.position(tp) for tp in topic_partitions}
         for topic_partition, offset in found.items():
             if self.progress.handed_out(topic_partition, offset, offset):
-                self.forget([topic_partition])
+                self._went_back(topic_partition, offset)
         return found
+
+    def _went_back(self, topic_partition: TopicPartition, offset: int) -> None:
+        self.forget([topic_partition])
+        self.started(topic_partition, offset)
 
     def started(self, topic_partition: TopicPartition, offset: int) -> None:
         """Reading begins at ``offset``, and nothing is committed. An automatic commit stores the start: a
@@ -544,7 +558,7 @@ class Commits:
     def caller_is_back(self) -> None:
         """Everything that was handed out is done: commit it if a commit is due."""
         self._last.clear()
-        if self._before_more or not (self._touched or self._starts) or time.monotonic() < self.due:
+        if self._before_more or not self._enabled or time.monotonic() < self.due:
             return
         self.due = time.monotonic() + self._interval_s
         done = self._submit(all_done=True)
@@ -595,6 +609,8 @@ class Commits:
 
     def _submit(self, *, all_done: bool) -> PendingCommit | None:
         read = self._begun
+        if self._enabled:
+            self._touched |= self.progress.moved({tp: self._reader.position(tp) for tp in read})
         offsets = {tp: offset for tp, offset in self._starts.items() if tp in read}
         offsets |= self.reached(self._touched & read)
         if not all_done:
