@@ -109,6 +109,15 @@ class Progress:
                 partition.handed_out = max(partition.handed_out, next_offset)
             return back
 
+    def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """Those of the offsets that `check` lets pass."""
+        with self._lock:
+            return {tp: offset for tp, offset in offsets.items() if self._allows(tp, offset)}
+
+    def _allows(self, topic_partition: TopicPartition, offset: int) -> bool:
+        partition = self._partitions.get(topic_partition)
+        return partition is not None and partition.start <= offset <= partition.handed_out
+
     def moved(self, positions: Offsets) -> set[TopicPartition]:
         """The partitions that are not read from where reading began any more, by their ``positions``."""
         with self._lock:
@@ -176,7 +185,7 @@ class Progress:
                         f"{topic_partition} is not assigned to this consumer (any more): offset {offset} was "
                         "not committed, and another one may read the records before it again"
                     )
-                if not partition.start <= offset <= partition.handed_out:
+                if not self._allows(topic_partition, offset):
                     raise CommitFailedError(
                         f"{topic_partition}: offset {offset} was not committed, as since the partition was "
                         f"assigned only offsets {partition.start} to {partition.handed_out} were read; the "
@@ -611,7 +620,8 @@ class Commits:
         read = self._begun
         if self._enabled:
             self._touched |= self.progress.moved({tp: self._reader.position(tp) for tp in read})
-        offsets = {tp: offset for tp, offset in self._starts.items() if tp in read}
+        # One that the group has got past since would fail the commit of all.
+        offsets = self.progress.allowed({tp: offset for tp, offset in self._starts.items() if tp in read})
         offsets |= self.reached(self._touched & read)
         if not all_done:
             offsets |= {tp: offset for tp, offset in self._last.items() if tp in offsets}

@@ -267,16 +267,35 @@ def test_all_that_was_handed_out_last_is_not_done_while_the_caller_is_away() -> 
 
 def test_a_start_is_committed_until_it_is_read_from_elsewhere() -> None:
     world = World(auto_offset_reset="latest")
+    world.progress.begin(A0, 7, None)
     world.positions[A0] = 7
     world.commits.started(A0, 7)
     assert world.back() == {A0: 7}
     world.hand_out(A0, 7, 8)
-    world.commits.forget_handed_out([A0])
+    world.commits.restart([A0])
+    world.progress.begin(A0, 7, None)
     world.positions[A0] = 7
     assert world.back() == {A0: 7}
     world.hand_out(A0, 7, 8)
     world.commits.forget([A0])
+    world.progress.sought(A0, 8)
     assert world.back() is None
+
+
+def test_a_start_that_the_group_has_got_past_fails_no_commit_of_others() -> None:
+    """`seek_to_committed` begins it anew at the committed offset, and it stays quiet."""
+    world = World(auto_offset_reset="latest")
+    for tp in (A0, A1):
+        world.progress.begin(tp, 3, None)
+        world.commits.started(tp, 3)
+        world.hand_out(tp, 3, 11)
+    assert world.back() == {A0: 11, A1: 11}
+    world.commits.restart([A0, A1])
+    for tp in (A0, A1):
+        world.progress.begin(tp, 11, 11)
+    assert world.back() is None
+    world.hand_out(A0, 11, 20)
+    assert world.back() == {A0: 20}
 
 
 def test_what_is_forgotten_may_go_back() -> None:
