@@ -69,6 +69,8 @@ class _Partition:
     """The group's committed offset; None if there is none to compare with (nothing committed, or a seek)."""
     in_transaction: int = 0
     """The offset that was given to a transaction; only the caller knows if the transaction committed."""
+    kept: int | None = None
+    """An offset from before the last `seek` that may be committed, too."""
 
     @property
     def uncommitted(self) -> bool:
@@ -87,10 +89,12 @@ class Progress:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._dropped_uncommitted: set[TopicPartition] = set()
 
-    def begin(self, topic_partition: TopicPartition, start: int, committed: int | None) -> None:
-        """Reading of a partition begins at ``start``."""
+    def begin(
+        self, topic_partition: TopicPartition, start: int, committed: int | None, kept: int | None = None
+    ) -> None:
+        """Reading of a partition begins at ``start``; ``kept`` may be committed, too."""
         with self._lock:
-            self._partitions[topic_partition] = _Partition(start, start, committed)
+            self._partitions[topic_partition] = _Partition(start, start, committed, kept=kept)
 
     def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> bool:
         """Everything in ``[from_offset, next_offset)`` was handed out.
@@ -116,7 +120,9 @@ class Progress:
 
     def _allows(self, topic_partition: TopicPartition, offset: int) -> bool:
         partition = self._partitions.get(topic_partition)
-        return partition is not None and partition.start <= offset <= partition.handed_out
+        if partition is None:
+            return False
+        return partition.start <= offset <= partition.handed_out or offset == partition.kept
 
     def moved(self, positions: Offsets) -> set[TopicPartition]:
         """The partitions that are not read from where reading began any more, by their ``positions``."""
@@ -134,11 +140,27 @@ class Progress:
             if partition is not None:
                 partition.handed_out = max(partition.start, min(partition.handed_out, offset))
 
-    def sought(self, topic_partition: TopicPartition, offset: int) -> None:
-        """The caller continues at ``offset``, and may commit offsets before the last commit."""
+    def sought(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
+        """The caller continues at ``offset``, and may commit offsets before the last commit; and ``kept``."""
         with self._lock:
             if topic_partition in self._partitions:
-                self._partitions[topic_partition] = _Partition(offset, offset, None)
+                self._partitions[topic_partition] = _Partition(offset, offset, None, kept=kept)
+
+    def to_keep(self, topic_partition: TopicPartition, offset: int, start: int | None) -> int | None:
+        """The last offset up to ``offset`` that a commit may contain after a `seek` to there, if the group
+        lacks it: the end of the records that were handed out, or else a ``start`` that is to be committed.
+        """
+        with self._lock:
+            partition = self._partitions.get(topic_partition)
+            done, committed = start, None
+            if partition is not None:
+                committed = partition.committed
+                if partition.handed_out > partition.start:
+                    done = partition.handed_out
+            if done is None:
+                return None
+            kept = min(done, offset)
+            return kept if committed is None or kept > committed else None
 
     def restart(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Reading will begin anew at the committed offsets; until then nothing of them can be committed.
@@ -496,7 +518,8 @@ class Commits:
         """Partitions with records that were handed out, or another position without any: after a reset, or
         hidden offsets. Without automatic commits these four stay empty."""
         self._starts: dict[TopicPartition, int] = {}
-        """Start offsets to commit, of partitions in which nothing was committed, or reading went back."""
+        """Start offsets to commit, of partitions in which nothing was committed, or reading went back; after
+        a `seek`, the end of the records that were done before."""
         self._asked: dict[TopicPartition, int] = {}
         """The offsets of the last automatic commit, so that it is not repeated."""
         self._last: dict[TopicPartition, int] = {}
@@ -532,12 +555,35 @@ class Commits:
         self.forget([topic_partition])
         self.started(topic_partition, offset)
 
+    def begun(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
+        """Reading begins at ``offset``; ``committed`` is the group's committed offset, if any."""
+        if committed is not None:
+            self._starts.pop(topic_partition, None)
+        self.progress.begin(topic_partition, offset, committed, self._starts.get(topic_partition))
+
     def started(self, topic_partition: TopicPartition, offset: int) -> None:
         """Reading begins at ``offset``, and nothing is committed. An automatic commit stores the start: a
         member that gets the partition next might begin later, and skip the records in between.
         """
         if self._enabled:
             self._starts[topic_partition] = offset
+
+    def sought(self, topic_partition: TopicPartition, offset: int) -> int | None:
+        """The caller continues at ``offset``, and is done with the records before. Returns the offset that
+        automatic commits contain until something is read there (None: none), for `Progress.sought`: without
+        it, the next member with the partition would read them again, or begin later with `latest`.
+        """
+        kept = None
+        if self._enabled and topic_partition in self._reader.recreated:
+            kept = offset  # in the new topic nothing is committed
+        elif self._enabled:
+            if topic_partition in self._begun:
+                self.reached([topic_partition])
+            kept = self.progress.to_keep(topic_partition, offset, self._starts.get(topic_partition))
+        self.forget([topic_partition])
+        if kept is not None:
+            self._starts[topic_partition] = kept
+        return kept
 
     def forget(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """They are no longer read, or from elsewhere: automatic commits do not contain them."""
@@ -554,6 +600,9 @@ class Commits:
 
     def restart(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Reading will begin anew at the committed offsets."""
+        for topic_partition, start in [(tp, self._starts.get(tp)) for tp in topic_partitions]:
+            if start is not None and self.progress.to_keep(topic_partition, start, start) is None:
+                del self._starts[topic_partition]  # the group has got past it
         self.forget_handed_out(topic_partitions)
         self.progress.restart(topic_partitions)
 

@@ -241,12 +241,13 @@ class GroupConsumer:
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAt) -> None:
         """Continue at ``offset`` in a partition of this member, as long as the partition is assigned to it.
         The group's committed offset does not change until the next commit: seek and commit to move the group.
+        With automatic commits, the records that were handed out before ``offset`` count as done.
         """
         self._check_assigned(topic_partition)
         if isinstance(offset, OffsetAt):
             offset = self._starts.offset_of(topic_partition, offset)
-        self._commits.forget([topic_partition])
-        self._starts.seek(topic_partition, offset)
+        kept = self._commits.sought(topic_partition, offset)
+        self._starts.seek(topic_partition, offset, kept)
 
     @closed_late
     def seek_to_committed(self) -> None:

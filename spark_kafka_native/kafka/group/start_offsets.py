@@ -89,8 +89,8 @@ class StartOffsets:
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Continue, or begin, at ``offset``."""
+    def seek(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
+        """Continue, or begin, at ``offset``; ``kept`` is that of `Commits.sought`."""
         if topic_partition in self.missing:
             # An interrupt may have left it half begun. The others stay: this may be called in a handler
             # that has interrupted the begin of one.
@@ -100,7 +100,7 @@ class StartOffsets:
         else:
             self._began[topic_partition] = offset
             self._reader.seek(topic_partition, offset)
-            self._commits.progress.sought(topic_partition, offset)
+        self._commits.progress.sought(topic_partition, offset, kept)
 
     def pause(self, topic_partition: TopicPartition) -> None:
         """Hand out no records of it."""
@@ -227,7 +227,7 @@ class StartOffsets:
     def begin(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
         """Read a partition from ``offset`` on; ``committed`` is the group's committed offset, if any."""
         self._began[topic_partition] = offset
-        self._commits.progress.begin(topic_partition, offset, committed)
+        self._commits.begun(topic_partition, offset, committed)
         self._reader.add(topic_partition, offset)
         self.missing.discard(topic_partition)
         self._hold_or_go_on(topic_partition)
