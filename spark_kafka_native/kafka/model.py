@@ -7,13 +7,16 @@ leaves ``protocol/``: above it, a place in the log is an `OffsetAt`.
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, SupportsIndex
 
 NO_TIMESTAMP_MS = -1
 """The timestamp that Kafka stores for a record without one."""
+MAX_OFFSET: Final = (1 << 63) - 2
+"""An int64, and so is the offset after it."""
 CORRUPT_COLUMN: Final = "_corrupt_record"
 """The column with the bytes of a value (or else key) that can't be decoded."""
 ERROR_COLUMN: Final = "_error"
@@ -21,6 +24,20 @@ ERROR_COLUMN: Final = "_error"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN: Final = 40
 """The number of bytes of a key or value in the repr of a `Record`."""
+
+
+def checked_offset(offset: SupportsIndex) -> int:
+    """An offset that a caller gave, as an int (NumPy's integers are taken, too). Raises `TypeError`,
+    `ValueError`.
+    """
+    if isinstance(offset, bool) or not hasattr(offset, "__index__"):
+        raise TypeError(f"an offset is a whole number, not {offset!r}")
+    number = operator.index(offset)
+    if number < 0:
+        raise ValueError(f"an offset must not be negative: {number}")
+    if number > MAX_OFFSET:
+        raise ValueError(f"no log has the offset {number}: the last one is {MAX_OFFSET}")
+    return number
 
 
 class TopicPartition(NamedTuple):

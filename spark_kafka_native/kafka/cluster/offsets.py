@@ -20,7 +20,7 @@ from ..errors import (
     ProtocolError,
     UnsupportedVersionError,
 )
-from ..model import IsolationLevel, OffsetAt, TopicPartition
+from ..model import IsolationLevel, OffsetAt, TopicPartition, checked_offset
 from ..network.connection import Connection
 from ..network.pending_response import PendingResponse
 from ..protocol.api.list_offsets import (
@@ -174,11 +174,11 @@ def offset_or_at(place: OffsetLike, now: datetime | None = None) -> int | Offset
             if place < timedelta():
                 raise ValueError(f"{place!r} is how long ago: it must not be negative")
             return _at((now or datetime.now(UTC)) - place)
-        case int() if not isinstance(place, bool):
-            if place < 0:
-                raise ValueError(f"an offset must not be negative: {place}; relative ones take whence=")
-            return place
-    raise TypeError(f"a place in a partition is an offset, a word or a time, not {place!r}")
+    if isinstance(place, bool) or not hasattr(place, "__index__"):
+        raise TypeError(f"a place in a partition is an offset, a word or a time, not {place!r}")
+    if place < 0:
+        raise ValueError(f"an offset must not be negative: {place}; relative ones take whence=")
+    return checked_offset(place)
 
 
 def resolve_offsets(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
@@ -354,14 +355,15 @@ class Consumer:
     def _resolve_relative(
         self, number: OffsetLike, chosen: Collection[TopicPartition], whence: Whence
     ) -> dict[TopicPartition, int]:
-        if not isinstance(number, int) or isinstance(number, bool):
+        if isinstance(number, bool) or not hasattr(number, "__index__"):
             raise TypeError(f"with whence={whence!r} a number of offsets is wanted, not {number!r}")
+        distance = operator.index(number)
         if whence not in ("start", "end", "current"):
             raise ValueError(f"whence is offset, start, end or current, not {whence!r}")
         first = self._resolve(dict.fromkeys(chosen, OffsetAt.EARLIEST))
         end = self._resolve(dict.fromkeys(chosen, OffsetAt.LATEST))
         base = self._positions(chosen) if whence == "current" else first if whence == "start" else end
-        return {tp: min(max(base[tp] + number, first[tp]), end[tp]) for tp in chosen}
+        return {tp: min(max(base[tp] + distance, first[tp]), end[tp]) for tp in chosen}
 
     def _positions(self, chosen: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The positions; where a partition cannot be read yet, the offset to begin at."""

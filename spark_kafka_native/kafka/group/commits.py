@@ -24,7 +24,7 @@ from ..consumer.fetched_records import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
 from ..error_code import ErrorCode
 from ..errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
-from ..model import Record, TopicPartition
+from ..model import Record, TopicPartition, checked_offset
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, error_tag
@@ -695,7 +695,7 @@ class Commits:
         """The offsets that `GroupConsumer.commit` with these arguments commits. Raises `CommitFailedError` if
         one of them must not be committed.
         """
-        wanted = dict(offsets or {})
+        wanted = {tp: checked_offset(offset) for tp, offset in (offsets or {}).items()}
         for record in records:
             tp = record.topic_partition
             wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)

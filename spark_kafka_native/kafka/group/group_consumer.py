@@ -26,7 +26,7 @@ from ..consumer.fetched_records import FetchedRecords, WorkUnit
 from ..consumer.partition_reader import PartitionReader, single_reader
 from ..consumer.typed_records import FormatLike, TypedRecords
 from ..errors import CommitFailedError, ConfigError, ConsumerClosedError, DeadlineExceededError, KafkaError
-from ..model import GroupMembership, OffsetAt, Record, TopicPartition
+from ..model import GroupMembership, OffsetAt, Record, TopicPartition, checked_offset
 from ..observe import catalogue as metric
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, Observed
@@ -246,6 +246,7 @@ class GroupConsumer:
         self._check_assigned(topic_partition)
         if isinstance(offset, OffsetAt):
             offset = self._starts.offset_of(topic_partition, offset)
+        offset = checked_offset(offset)
         kept = self._commits.sought(topic_partition, offset)
         self._starts.seek(topic_partition, offset, kept)
 

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import pyarrow as pa
 from ..cluster.router import Router
 from ..config.client_config import Bootstrap, ProducerConfig, TransactionConfig, configs_from
 from ..errors import ConfigError, DeadlineExceededError, KafkaError
-from ..model import GroupMembership, OffsetToCommit, TopicPartition
+from ..model import GroupMembership, OffsetToCommit, TopicPartition, checked_offset
 from ..runtime.deadline import Deadline, Timeout
 from .accumulating.encoded_columns import FormatLike
 from .accumulating.partitioner import PartitionFunction
@@ -211,7 +212,10 @@ class TransactionalProducer(Producer):
         """
         member = GroupMembership(group_id=group) if isinstance(group, str) else group
         positions = {
-            tp: OffsetToCommit(offset=one) if isinstance(one, int) else one for tp, one in offsets.items()
+            tp: replace(one, offset=checked_offset(one.offset))
+            if isinstance(one, OffsetToCommit)
+            else OffsetToCommit(offset=checked_offset(one))
+            for tp, one in offsets.items()
         }
         self._check_caller("send_offsets()")
         deadline = self._deadline(timeout)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from support.brokers.scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties
 from support.consumer.partition_reading import Start, eventually, fill, prefetched, readers_of, soon, take
@@ -381,6 +382,20 @@ def test_a_time_is_rounded_up_to_the_millisecond() -> None:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
         assert offset_or_at(at) == OffsetAt.timestamp(ms)
         assert offset_or_at(at - timedelta(microseconds=1)) == OffsetAt.timestamp(ms)
+
+
+def test_a_place_may_be_an_integer_of_numpy(cluster: ScriptedCluster) -> None:
+    assert offset_or_at(np.int64(5)) == 5  # type: ignore[arg-type]
+    assert type(offset_or_at(np.int64(5))) is int  # type: ignore[arg-type]
+    for place, error in ((np.int64(-1), ValueError), (1 << 63, ValueError), (True, TypeError)):
+        with pytest.raises(error):
+            offset_or_at(place)  # type: ignore[arg-type]
+    fill(cluster)
+    with Consumer(cluster.bootstrap_servers, "orders") as consumer:
+        consumer.seek(np.int64(3))  # type: ignore[arg-type]
+        assert consumer.position() == 3
+        consumer.seek(np.int64(2), whence="current")  # type: ignore[arg-type]
+        assert consumer.position() == 5
 
 
 def test_reads_that_end_in_vain_are_one_wait_together(cluster: ScriptedCluster, start: Start) -> None:

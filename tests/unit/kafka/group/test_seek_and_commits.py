@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
@@ -81,3 +83,40 @@ def test_a_seek_does_not_let_the_next_member_begin_at_a_later_end(
             assert consumer.fetch_record(WITHIN_S) is not None
         consumer.seek(A0, sought)
     assert group.committed == {A0: committed}
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [(-1, ValueError), (1 << 63, ValueError), (True, TypeError), (3.0, TypeError), ("earliest", TypeError)],
+)
+def test_an_offset_that_is_none_is_refused_at_once(
+    group: ScriptedGroup, offset: Any, error: type[Exception]
+) -> None:
+    """A negative one was committed, and anything else ended the thread that fetches."""
+    servers = group.cluster.bootstrap_servers
+    with GroupConsumer(servers, "a", "g", enable_auto_commit=False) as consumer:
+        assert consumer.fetch_record(WITHIN_S) is not None
+        with pytest.raises(error):
+            consumer.seek(A0, offset)
+        for commit in (consumer.commit, consumer.commit_async, consumer.offsets_to_commit):
+            with pytest.raises(error):
+                commit(offsets={A0: offset})
+        assert consumer.fetch_record(WITHIN_S) is not None
+    assert group.committed == {}
+
+
+def test_offsets_of_numpy_are_taken(group: ScriptedGroup) -> None:
+    """They come from the columns of a read."""
+    servers = group.cluster.bootstrap_servers
+    with GroupConsumer(servers, "a", "g", enable_auto_commit=False) as consumer:
+        fetched = consumer.read(WITHIN_S)
+        assert fetched is not None
+        assert fetched.columns.offset is not None
+        after: Any = fetched.columns.offset[-1] + 1
+        consumer.commit(offsets={A0: after})
+        assert group.committed == {A0: 4}
+        consumer.seek(A0, np.int64(2))  # type: ignore[arg-type]
+        assert type(consumer.position(A0)) is int
+        record = consumer.fetch_record(WITHIN_S)
+        assert record is not None
+        assert record.offset == 2

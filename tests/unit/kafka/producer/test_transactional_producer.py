@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
 from support.brokers.scripted_broker import HangUp, Silence, properties
@@ -693,6 +694,22 @@ def test_offsets_say_which_member_of_which_generation_sends_them(
     )
     (one,) = sent.topics[0].partitions
     assert (one.committed_offset, one.committed_leader_epoch, one.committed_metadata) == (5, 3, "m")
+
+
+@VERSIONS
+def test_offsets_are_whole_numbers_and_those_of_numpy_are_taken(
+    cluster: TransactionCluster, version: int
+) -> None:
+    with producing(cluster, version) as producer:
+        producer.begin()
+        for offset, error in ((-1, ValueError), (1.0, TypeError), (True, TypeError), ("1", TypeError)):
+            for given in (offset, OffsetToCommit(offset=offset)):  # type: ignore[arg-type]
+                with pytest.raises(error):
+                    producer.send_offsets({TP: given}, "g")  # type: ignore[dict-item]
+        producer.send_offsets({TP: np.int64(5)}, "g")  # type: ignore[dict-item]
+        producer.commit()
+    (sent,) = cluster[1].requests(TxnOffsetCommitRequest)
+    assert [one.committed_offset for one in sent.topics[0].partitions] == [5]
 
 
 @pytest.fixture
