@@ -70,6 +70,8 @@ class Transport:
         self.address = address
         self.read_waits_for = READ
         self.write_waits_for = WRITE
+        self._established = False
+        """True once the broker has sent anything: it has then accepted the TLS handshake."""
 
     @classmethod
     def connect(cls, host: str, port: int, config: ClientConfig, deadline: Deadline) -> Transport:
@@ -115,9 +117,10 @@ class Transport:
             self.read_waits_for = WRITE
             return 0
         except OSError as error:
-            raise _stream_failure(error, self.address, "reading") from error
+            raise self._failure(error, "reading") from error
         if received == 0:
             raise NetworkError(f"{self.address}: the broker closed the connection")
+        self._established = True
         return received
 
     def write(self, buffers: list[memoryview]) -> bool:
@@ -138,9 +141,19 @@ class Transport:
                 self.write_waits_for = READ
                 return False
             except OSError as error:
-                raise _stream_failure(error, self.address, "writing") from error
+                raise self._failure(error, "writing") from error
             _drop(buffers, sent)
         return True
+
+    def _failure(self, error: OSError, doing: str) -> KafkaError:
+        if not isinstance(error, ssl.SSLError) or isinstance(error, _CLOSED):
+            return NetworkError(f"{self.address}: connection lost while {doing}: {_cause(error)}")
+        # TLS 1.3 reports a missing or refused client certificate only here, after the handshake.
+        if (refused := _refused_certificate(error, self.address)) is not None:
+            return refused
+        # Later than that it is a damaged record: another connection helps.
+        kind = NetworkError if self._established else SecurityError
+        return kind(f"{self.address}: TLS failed while {doing}: {_tls_reason(error)}")
 
     def _send_tls(self, buffers: list[memoryview]) -> int:
         """One TLS write. Small adjacent buffers are joined first, and stay joined: a retry must offer the
@@ -272,15 +285,6 @@ def _drop(buffers: list[memoryview], sent: int) -> None:
     del buffers[:whole]
     if sent:
         buffers[0] = buffers[0][sent:]
-
-
-def _stream_failure(error: OSError, address: str, doing: str) -> KafkaError:
-    if isinstance(error, ssl.SSLError) and not isinstance(error, _CLOSED):
-        # TLS 1.3 reports a missing or refused client certificate only here, after the handshake.
-        return _refused_certificate(error, address) or SecurityError(
-            f"{address}: TLS failed while {doing}: {_tls_reason(error)}"
-        )
-    return NetworkError(f"{address}: connection lost while {doing}: {_cause(error)}")
 
 
 def _tls_context(security: SecurityConfig) -> ssl.SSLContext:

@@ -7,7 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trustme
 
-from spark_kafka_native.kafka.errors import HandshakeClosedError
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    HandshakeClosedError,
+    KafkaError,
+    NetworkError,
+    SecurityError,
+)
 from spark_kafka_native.kafka.network.transport import (
     READ,
     TLS_CHUNK,
@@ -115,6 +121,42 @@ def test_bytes_that_were_decrypted_and_not_read_are_ready():
     assert transport.wait(READ, Deadline.after_ms(1)) == 0
     transport.close()
     broker.close()
+
+
+@pytest.mark.parametrize("reading", [True, False])
+def test_a_damaged_record_is_a_lost_connection_once_the_broker_has_answered(monkeypatch, reading):
+    """Another connection helps. Before the first answer it may be a disagreement about TLS, which stays."""
+    ours, theirs = socket.socketpair()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    encrypted = context.wrap_socket(ours, server_hostname="broker", do_handshake_on_connect=False)
+    transport = Transport(encrypted, "broker:1")
+    outcomes = []
+
+    def receive(_):
+        if outcomes:
+            raise outcomes.pop()
+        return 1
+
+    monkeypatch.setattr(encrypted, "recv_into", receive)
+    monkeypatch.setattr(encrypted, "send", receive)
+
+    def failure(reason):
+        outcomes.append(ssl.SSLError(1, reason))
+        outcomes[0].reason = reason
+        with pytest.raises(KafkaError) as raised:
+            transport.read_into(memoryview(bytearray(1))) if reading else transport.write([memoryview(b"a")])
+        return raised.value
+
+    assert type(failure("DECRYPTION_FAILED_OR_BAD_RECORD_MAC")) is SecurityError
+    assert transport.read_into(memoryview(bytearray(1))) == 1
+    lost = failure("DECRYPTION_FAILED_OR_BAD_RECORD_MAC")
+    assert type(lost) is NetworkError
+    assert "TLS failed" in str(lost)
+    assert "bad record mac" in str(lost)
+    refused = failure("TLSV1_ALERT_UNKNOWN_CA")
+    assert type(refused) is AuthenticationError, "credentials that were refused are not tried again"
+    transport.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError])
