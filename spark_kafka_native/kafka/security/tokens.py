@@ -34,6 +34,10 @@ _FETCH_SHARE: Final = 0.9
 _REFRESH_FROM, _REFRESH_TO = 0.75, 0.8
 """Less than 80 to 90 % of a session's lifetime, at which a connection is renewed: the new connection should
 get a new token."""
+_RENEWAL_WAIT_MS, _RENEWAL_SHARE = 1_000, 0.25
+"""Limits of a wait for a new token while the present one is valid; the second is of the caller's time."""
+_PAUSE_MS: Final = 30_000
+"""After a renewal that failed: until then the present token is used while it is valid."""
 MAX_SOURCES: Final = 64
 """Limit of configurations with kept tokens; the oldest one is removed first."""
 _LOG: Final = logging.getLogger("spark_kafka_native")
@@ -66,6 +70,7 @@ class TokenSource:
         self._uniform = uniform
         self._fetches = Lookups(name="kafka-token")
         self._token: Token | None = None
+        self._renewal_pause = Deadline.after_ms(0)
 
     def token(self, deadline: Deadline) -> Secret:
         """A token that remains valid for a while. Raises the error of fetching a new one, unless the present
@@ -74,18 +79,29 @@ class TokenSource:
         known = self._token
         if known is not None and known.refresh_at is not None and self._clock() < known.refresh_at:
             return known.value
+        limit = deadline
+        if known is not None and self._is_valid(known):
+            if not self._renewal_pause.expired:
+                return known.value
+            # The login needs its time: the renewal goes on without it.
+            limit = deadline.within_ms(min(_RENEWAL_WAIT_MS, _RENEWAL_SHARE * deadline.remaining_ms))
         try:
-            return self._shared(deadline).value
+            return self._shared(deadline, limit).value
         except KafkaError as error:
             # By the time of now: the token may have expired during the attempt.
-            if known is None or known.expires_at is None or self._clock() >= known.expires_at:
+            if known is None or not self._is_valid(known):
                 raise
+            self._renewal_pause = Deadline.after_ms(_PAUSE_MS)
             _LOG.warning("OAUTHBEARER: no new token (%s); the present one is used until it expires", error)
             return known.value
 
-    def _shared(self, deadline: Deadline) -> Token:
-        """A new token, fetched by this call or by one of another thread that is in progress. The failure of
-        such a call, which may have had less time, is not that of this one.
+    def _is_valid(self, token: Token) -> bool:
+        return token.expires_at is not None and self._clock() < token.expires_at
+
+    def _shared(self, deadline: Deadline, limit: Deadline) -> Token:
+        """A new token, fetched until ``deadline`` by this call or by one of another thread that is in
+        progress, and waited for until ``limit``. The failure of such a call, which may have had less time, is
+        not that of this one.
         """
         while True:
             own: list[bool] = []
@@ -97,14 +113,14 @@ class TokenSource:
                 return token
 
             try:
-                found = self._fetches.ask("token", fetch, deadline)
+                found = self._fetches.ask("token", fetch, limit)
             except (KafkaError, OSError):  # OSError: its caller was interrupted before a thread had started
                 if own:
                     raise
                 found = None
             if found is not None:
                 return found
-            if deadline.expired:
+            if limit.expired:
                 raise NetworkError("OAUTHBEARER: no token came in time")
 
     def _new(self, deadline: Deadline) -> Token:

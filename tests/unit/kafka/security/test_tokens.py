@@ -108,6 +108,45 @@ def test_the_old_token_is_not_used_if_it_expires_while_no_new_one_comes() -> Non
         fetches.token()
 
 
+def test_a_renewal_that_hangs_takes_little_of_a_logins_time_and_serves_once_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    release, given, calls = threading.Event(), list[float](), list[int]()
+
+    def fetch(deadline: Deadline) -> tuple[str, float | None]:
+        calls.append(1)
+        given.append(deadline.remaining_ms)
+        if len(calls) == 2:
+            assert release.wait(60)
+        if len(calls) == 3:
+            raise NetworkError("the endpoint is down")
+        return f"token{len(calls)}", now + 100
+
+    now = 1_000.0
+    source = TokenSource(fetch, clock=lambda: now)
+    source.token(soon())
+    now += 90
+    login = soon()
+    assert source.token(login).reveal() == "token1"
+    assert login.remaining_ms > 1_000, "the login itself needs time"
+    assert given[1] > 1_000, "an endpoint that takes longer than the login waits can renew the token, too"
+    login = soon()
+    assert source.token(login).reveal() == "token1"
+    assert login.remaining_ms > 1_900, "one login in a while waits"
+    release.set()
+    until = time.monotonic() + 60
+    while source.token(soon()).reveal() == "token1":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert source.token(soon()).reveal() == "token2"
+    now += 90
+    monkeypatch.setattr(source, "_renewal_pause", Deadline.after_ms(0))
+    assert [source.token(soon()).reveal() for _ in range(3)] == ["token2"] * 3
+    assert len(calls) == 3, "no attempt for each login"
+    now += 10
+    assert source.token(soon()).reveal() == "token4", "without a valid token there is no pause"
+
+
 def test_an_expired_token_is_not_even_sent() -> None:
     with pytest.raises(AuthenticationError, match="the token has expired already"):
         Fetches(0).token()
