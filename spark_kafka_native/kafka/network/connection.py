@@ -11,7 +11,7 @@ import time
 from typing import Any, TypeVar
 
 from ..config.client_config import ClientConfig, split_address
-from ..errors import HandshakeClosedError, KafkaError, NetworkError
+from ..errors import HandshakeClosedError, KafkaError, NetworkError, ProtocolError
 from ..protocol.framing import Framing
 from ..protocol.message import Request, Response
 from ..protocol.versions import negotiate
@@ -63,12 +63,16 @@ class Connection(RequestPipeline):
             host, port = split_address(host)
         config = config or ClientConfig(bootstrap_servers=(f"[{host}]:{port}",))
         limit = deadline or Deadline.after_ms(config.default_api_timeout_ms)
-        connection = cls(Transport.connect(host, port, config, limit), config)
+        transport = Transport.connect(host, port, config, limit)
+        connection = cls(transport, config)
         try:
             connection._shake_hands(limit.within_ms(config.connection_setup_timeout_ms))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, NetworkError | ProtocolError):
+                transport.note_handshake(succeeded=False)
             connection.close()
             raise
+        transport.note_handshake(succeeded=True)
         _LOG.debug("connected to %s", connection.address)
         return connection
 

@@ -20,7 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from ..config.client_config import ClientConfig
 from ..config.security_config import SecurityConfig
@@ -34,7 +34,7 @@ from ..errors import (
     UnreachableError,
 )
 from ..runtime.deadline import Deadline
-from ..runtime.name_lookup import AddressInfo, look_up
+from ..runtime.name_lookup import AddressInfo, failed_addresses, look_up
 
 Buffer = bytes | bytearray | memoryview
 
@@ -62,12 +62,14 @@ def wait_for_streams(streams: Sequence[tuple[int, int]], deadline: Deadline) -> 
 class Transport:
     """One connected socket. One thread may read while another writes."""
 
-    def __init__(self, sock: socket.socket, address: str) -> None:
+    def __init__(self, sock: socket.socket, address: str, target: tuple[Any, ...] = ()) -> None:
         self._socket = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
         # Two threads must not use an OpenSSL connection object at once; with a plain socket they may.
         self._tls_lock = threading.Lock() if self._tls else contextlib.nullcontext()
         self.address = address
+        self._target = target
+        """The address of the name that was dialled, as the resolver returned it."""
         self.read_waits_for = READ
         self.write_waits_for = WRITE
         self._established = False
@@ -83,19 +85,29 @@ class Transport:
         """
         context = _tls_context(config.security) if config.security.encrypted else None
         where = f"{host}:{port}"
-        with Dialing(look_up(host, port, config, deadline), config, deadline) as dialing:
+        addresses = failed_addresses.last(look_up(host, port, config, deadline))
+        with Dialing(addresses, config, deadline) as dialing:
             while (found := dialing.next()) is not None:
                 sock, address = found
                 if context is None:
-                    return cls(sock, where)
+                    return cls(sock, where, dialing.target)
                 try:
                     limit = deadline.within_ms(config.connection_setup_timeout_ms)
-                    return cls(_encrypt(sock, host, where, context, limit), where)
+                    return cls(_encrypt(sock, host, where, context, limit), where, dialing.target)
                 except NetworkError as error:
+                    failed_addresses.add(dialing.target)
                     if dialing.exhausted:
                         raise
                     dialing.failed(address, str(error))
             raise dialing.error(where)
+
+    def note_handshake(self, *, succeeded: bool) -> None:
+        """Note how the handshake after the connection ended: where it failed, a name's other addresses are
+        tried first."""
+        if succeeded:
+            failed_addresses.discard(self._target)
+        else:
+            failed_addresses.add(self._target)
 
     def fileno(self) -> int:
         """The socket's file descriptor; -1 once closed."""
@@ -311,9 +323,10 @@ _KEEP_IDLE: Final = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALI
 class _Attempt:
     """A connection attempt to one address."""
 
-    def __init__(self, sock: socket.socket, address: str, deadline: Deadline) -> None:
+    def __init__(self, sock: socket.socket, target: tuple[Any, ...], deadline: Deadline) -> None:
         self.socket = sock
-        self.address = address
+        self.target = target
+        self.address = str(target[0])
         self.limit_ms = deadline.remaining_ms
         self.deadline = deadline
 
@@ -331,6 +344,8 @@ class Dialing:
         self._next_at = deadline.within_ms(0)
         self._causes: list[tuple[str, str]] = []
         self._failure: type[NetworkError] = UnreachableError
+        self.target: tuple[Any, ...] = ()
+        """The address of the last socket from `next`, as the resolver returned it."""
 
     def __enter__(self) -> Self:
         return self
@@ -354,6 +369,7 @@ class Dialing:
             else:
                 connected = self._wait()
             if connected is not None:
+                self.target = connected.target
                 return connected.socket, connected.address
         return None
 
@@ -382,7 +398,7 @@ class Dialing:
         attempt = None
         try:
             sock = self._socket(info)
-            attempt = _Attempt(sock, address, self._share())
+            attempt = _Attempt(sock, info[4], self._share())
             self._trying[sock.fileno()] = attempt
             if self._config.socket_factory is not None and _is_connected(sock):
                 return self._trying.pop(sock.fileno())

@@ -1,4 +1,4 @@
-"""`look_up`: the addresses of a host name, within a deadline.
+"""`look_up`: the addresses of a host name, within a deadline; `FailedAddresses`: those to try last.
 
 The system's resolver has no time limit and cannot be cancelled. So a thread of `Lookups` calls it: a name
 that is never answered costs one thread however often it is asked for, and delays no other name.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
@@ -19,11 +20,48 @@ from .fork import in_forked_child
 
 _FAMILIES: Final = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 
+AVOIDED_S: Final = 300.0
+"""How long an address is tried last after a handshake with it failed; an attempt may take 10 s."""
+MAX_FAILED: Final = 1024
+"""Limit of the addresses that are noted; the oldest one is removed first."""
+
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
 """Family, type, protocol, canonical name, address: as `socket.getaddrinfo` returns it."""
 
 
 _lookups = Lookups()
+
+
+class FailedAddresses:
+    """Addresses that took a connection and failed in the handshake: of a name with several addresses they are
+    tried last for a while. Else one that takes connections, and closes them, would be chosen each time.
+
+    Any thread may use it. It has no lock: each change is a single operation on a dict.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failed_at: dict[tuple[Any, ...], float] = {}
+
+    def add(self, address: tuple[Any, ...]) -> None:
+        """The handshake with ``address`` has failed."""
+        self._failed_at.pop(address, None)
+        self._failed_at[address] = self._clock()
+        for oldest in list(self._failed_at)[:-MAX_FAILED]:
+            self._failed_at.pop(oldest, None)
+
+    def discard(self, address: tuple[Any, ...]) -> None:
+        """The handshake with ``address`` has succeeded."""
+        self._failed_at.pop(address, None)
+
+    def last(self, found: list[AddressInfo]) -> list[AddressInfo]:
+        """``found`` in the order to try them: the one that failed last is the last."""
+        since = self._clock() - AVOIDED_S
+        failed_at = {address: at for address, at in list(self._failed_at.items()) if at > since}
+        return sorted(found, key=lambda info: failed_at.get(info[4], since))
+
+
+failed_addresses = FailedAddresses()
 
 
 def look_up(host: str, port: int, config: ClientConfig, deadline: Deadline) -> list[AddressInfo]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import gc
 import logging
 import socket
@@ -28,6 +30,7 @@ from support.forked_child import holds_in_forked_child
 from support.waiting import eventually
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.security_config import SecurityConfig, SecurityProtocol
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     HandshakeClosedError,
@@ -378,6 +381,47 @@ def test_every_address_of_a_host_is_tried_and_named(
     with pytest.raises(NetworkError, match=r"kafka.example:9092 \(127.0.0.1: connection refused; 127.0.0.1"):
         Connection.open("kafka.example", 9092, config)
     dead.close()
+
+
+@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_an_address_whose_handshake_fails_is_tried_after_the_others(
+    broker: ScriptedBroker, closes: bool, protocol: str
+) -> None:
+    """As Java does: after a disconnection the next address of the name is used."""
+    bad = socket.create_server(("127.0.0.2", 0))
+    accepted: list[socket.socket] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                accepted.append(bad.accept()[0])
+                if closes:
+                    accepted[-1].close()
+
+    targets = [bad.getsockname()]
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    config = ClientConfig.from_properties(
+        properties("kafka.example:9092", socket_connection_setup_timeout_ms=500),
+        resolver=lambda *_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", target) for target in targets],
+    )
+    given = SecurityConfig(protocol=SecurityProtocol[protocol])
+    with pytest.raises(NetworkError):
+        Connection.open("kafka.example", 9092, dataclasses.replace(config, security=given))
+    targets.append(("127.0.0.1", broker.port))
+    for _ in range(2):
+        with contextlib.closing(Connection.open("kafka.example", 9092, config)) as connection:
+            assert connection.send(METADATA).cluster_id == "mock"
+    eventually(lambda: len(accepted) == 1)
+    targets.pop()
+    with pytest.raises(NetworkError):
+        Connection.open("kafka.example", 9092, config)
+    assert len(accepted) == 2, "it is tried where there is no other"
+    bad.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    for sock in (bad, *accepted):
+        sock.close()
 
 
 def test_an_unresolvable_host_is_named() -> None:

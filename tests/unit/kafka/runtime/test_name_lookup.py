@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.errors import NetworkError, UnreachableError
 from spark_kafka_native.kafka.runtime import name_lookup
 from spark_kafka_native.kafka.runtime.background import Lookups
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.runtime.name_lookup import canonical_names, look_up
+from spark_kafka_native.kafka.runtime.name_lookup import FailedAddresses, canonical_names, look_up
 
 SOON = 60_000.0
 
@@ -318,3 +318,34 @@ def test_canonical_names_are_those_of_each_address(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(socket, "getnameinfo", lambda target, _flags: (names[target[0]], str(target[1])))
     found = canonical_names("kafka.example", 9092, config(), Deadline.after_ms(SOON))
     assert found == ["one.example", "two.example"]
+
+
+def test_addresses_whose_handshake_failed_come_last_for_a_while() -> None:
+    now = 0.0
+    failed = FailedAddresses(clock=lambda: now)
+    found = [v4(f"127.0.0.{number}", 1) for number in range(1, 5)]
+
+    def order() -> list[str]:
+        return [info[4][0][-1] for info in failed.last(found)]
+
+    assert order() == ["1", "2", "3", "4"]
+    for info in found[:2]:
+        failed.add(info[4])
+        now += 1
+    assert order() == ["3", "4", "1", "2"]
+    failed.add(found[0][4])
+    assert order() == ["3", "4", "2", "1"], "each in its turn"
+    failed.discard(found[1][4])
+    assert order() == ["2", "3", "4", "1"]
+    now += name_lookup.AVOIDED_S
+    assert order() == ["1", "2", "3", "4"]
+
+
+def test_few_failed_addresses_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_lookup, "MAX_FAILED", 2)
+    failed = FailedAddresses()
+    found = [v4(f"127.0.0.{number}", 1) for number in range(1, 4)]
+    for info in found:
+        failed.add(info[4])
+    assert [info[4][0][-1] for info in failed.last(found)] == ["1", "2", "3"]
+    assert len(failed._failed_at) == 2
