@@ -28,8 +28,12 @@ KNOWN_TOPIC_WAIT_MS = 30_000
 seconds.
 """
 HANDSHAKES_HUNG_UP = 3
-"""After this number of connections that were closed in the first exchange, the security.protocol is wrong;
-fewer may be a broker that stops.
+"""After this number of connections that were closed in the first exchange, and `HANG_UP_WAIT_MS`, the
+security.protocol is wrong; before that it may be a broker that stops.
+"""
+HANG_UP_WAIT_MS = 10_000
+"""How long first contact is tried while connections are closed in the first exchange: a load balancer takes
+and closes them while the broker behind it restarts.
 """
 UNREACHABLE_WAIT_MS = 15_000
 """How long first contact is tried while every address refuses at once: a wrong port stays wrong, and a broker
@@ -91,6 +95,7 @@ class RetryPolicy:
         self._first_contact = not metadata.brokers
         self._reachable_until = Deadline.after_ms(UNREACHABLE_WAIT_MS)
         self._hang_ups_left = HANDSHAKES_HUNG_UP - 1
+        self._hung_up_until = Deadline.after_ms(HANG_UP_WAIT_MS)
         self._last: KafkaError | None = None
 
     def should_retry(self, error: KafkaError, metadata: ClusterMetadata) -> bool:
@@ -107,7 +112,7 @@ class RetryPolicy:
             return True  # `Router.connection` raises it for a broker that has just left the metadata
         if self._first_contact and isinstance(error, HandshakeClosedError):
             self._hang_ups_left -= 1
-            return self._hang_ups_left >= 0
+            return self._hang_ups_left >= 0 or not self._hung_up_until.expired
         if self._first_contact and isinstance(error, UnreachableError):
             return not self._reachable_until.expired
         return is_retriable(error)
@@ -130,7 +135,11 @@ class RetryPolicy:
     def _say(self, deadline: Deadline, knows_cluster: Callable[[], bool]) -> None:
         if isinstance(self._last, BrokerError) or (self._last is None and knows_cluster()):
             return  # a broker has answered: the operation takes long, not first contact
-        until = self._reachable_until if isinstance(self._last, UnreachableError) else deadline
+        until = deadline
+        if isinstance(self._last, UnreachableError):
+            until = self._reachable_until
+        elif isinstance(self._last, HandshakeClosedError):
+            until = self._hung_up_until
         left_ms = min(until.remaining_ms, deadline.remaining_ms)
         _LOG.warning(
             "No Kafka broker has answered at %s in %.0f s; trying for %.0f s more. The last failure: %s",

@@ -119,13 +119,22 @@ def test_a_black_hole_leaves_time_for_the_others(cluster: ScriptedCluster) -> No
         filler.close()
 
 
-def test_a_wrong_security_protocol_is_named_soon_however_long_the_timeout() -> None:
+def test_a_wrong_security_protocol_is_named_soon_however_long_the_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry_policy, "HANG_UP_WAIT_MS", 500)
     with ScriptedBroker() as broker:
         broker.on(ApiVersionsRequest, HangUp)
         began = time.monotonic()
         with pytest.raises(HandshakeClosedError, match="or rather SSL"):
             Router(config(broker.address)).metadata()
-        assert time.monotonic() - began < 20
+        assert 0.4 < time.monotonic() - began < 20
+
+
+def test_a_load_balancer_that_hangs_up_while_its_broker_restarts_is_waited_for() -> None:
+    with ScriptedBroker() as broker:
+        broker.push(ApiVersionsRequest, *[HangUp] * (retry_policy.HANDSHAKES_HUNG_UP + 1))
+        assert Router(config(broker.address)).metadata().brokers
 
 
 @pytest.mark.parametrize("answer", [Raw(b"HTTP/1.1 400 Bad Request"), Raw(b"\x15\x03\x03\x00\x02\x02\x46")])
