@@ -70,7 +70,9 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
             _in_process[place] = keeper.kept
     patience_ms = client.default_api_timeout_ms
     with _locked(folder / "pykafka-tokens", patience_ms) as opened:
-        file = folder / f"pykafka-token-{_key(client, options, _salt(opened))}"
+        salt = _salt(opened)
+    # Without that lock: to ask for the user of one login may take long, and others wait for the lock.
+    file = folder / f"pykafka-token-{_key(client, options, salt)}"
     held = None if ask else _read(file).held
     if held is not None and held.left >= REPLACE_BELOW:
         patience_ms = 0

@@ -82,6 +82,23 @@ def test_another_ticket_is_another_user(
     assert found == ["t1", "t2", "t1"]
 
 
+def test_a_login_that_hangs_holds_up_no_other_user(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one with a token provider that hangs: both are asked for the user at the same place."""
+
+    def log_in(*_: object) -> tuple[str, float]:
+        with open(session / "pykafka-tokens", "rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return "alice@A", 3600.0
+
+    monkeypatch.setattr(kerberos, "log_in", log_in)
+    given = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name}
+    given |= {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
+    assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t1"
+    assert cluster.calls == ["create t1", "await t1"]
+
+
 def jwt(**claims: object) -> str:
     payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
     return f"e30.{payload}.x"
