@@ -22,7 +22,7 @@ from ..kafka.config.secret import Secret, is_reference
 from ..kafka.errors import DeadlineExceededError, KafkaError
 from ..kafka.runtime.deadline import Deadline
 from ..kafka.runtime.retry import Backoff, retry
-from ..kafka.security.config_providers import resolve
+from ..kafka.security.config_providers import read_file, resolve
 from .delegation_tokens import (
     REPLACE_BELOW,
     HeldToken,
@@ -36,6 +36,11 @@ from .delegation_tokens import (
 
 _in_process: dict[str, KeptTokens] = {}
 """The tokens of a process in a session without a folder."""
+_CERTIFICATE_FILES: Final = {
+    "keystore_location": "ssl.keystore.location",
+    "certificate_location": "ssl.certificate.location",
+    "key_location": "ssl.key.location",
+}
 _LOCK_BACKOFF: Final = Backoff(first_ms=10, max_ms=250)
 
 
@@ -155,6 +160,10 @@ def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
     # A token of a file included, all of it: a token that names another user is easily written.
     found = [resolve(name, value) for name, value in sorted(settings.items()) if is_reference(value)]
     security = client.security
+    if security.encrypted:
+        # The client certificate at the same place may be another user's by now.
+        files = ((setting, getattr(security, name)) for name, setting in _CERTIFICATE_FILES.items())
+        found += [_digest(setting, path) for setting, path in files if path is not None]
     deadline = Deadline.after_ms(client.default_api_timeout_ms)
     if security.uses_sasl and security.mechanism == "GSSAPI":
         from ..kafka.security.kerberos import log_in, login_of
@@ -165,6 +174,10 @@ def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
 
         return [*found, _subject(current_token(security, deadline).reveal())]
     return found
+
+
+def _digest(setting: str, path: str) -> str:
+    return hashlib.sha256(read_file(setting, path)).hexdigest()
 
 
 def _subject(token: str) -> str:

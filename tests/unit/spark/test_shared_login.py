@@ -16,7 +16,7 @@ import pytest
 from support.tokens import PASSWORD, SCRAM, Clocks, Cluster, client, parsed
 
 from spark_kafka_native.kafka.config.secret import Secret
-from spark_kafka_native.kafka.errors import DeadlineExceededError, NetworkError
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.security import kerberos, tokens
 from spark_kafka_native.spark import shared_login as shared_login_module
 from spark_kafka_native.spark.delegation_tokens import HeldToken, KeptTokens, Moment
@@ -80,6 +80,28 @@ def test_another_ticket_is_another_user(
     given |= {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
     found = [shared_login(client(given), parsed(given), ask=False).login.token_id for _ in range(3)]
     assert found == ["t1", "t2", "t1"]
+
+
+@pytest.mark.parametrize("setting", ["ssl.keystore.location", "ssl.certificate.location", "ssl.key.location"])
+def test_another_client_certificate_at_the_same_place_is_another_user(
+    cluster: Cluster, session: Path, tmp_path: Path, setting: str
+) -> None:
+    assert session.is_dir()
+    (tmp_path / "certificate.pem").write_text("of no one")
+    file, found = tmp_path / "client.pem", []
+    given = {"kafka.bootstrap.servers": "k:1", "kafka.security.protocol": "SSL", "delegationTokens": "true"}
+    given |= {"delegationTokens.bootstrapServers": "k:2"}
+    if setting == "ssl.key.location":
+        given["kafka.ssl.certificate.location"] = str(tmp_path / "certificate.pem")
+    given[f"kafka.{setting}"] = str(file)
+    for text in ("alice's", "bob's", "alice's"):
+        file.write_text(text)
+        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
+    assert found == ["t1", "t2", "t1"]
+    assert len(cluster.created) == 2
+    file.unlink()
+    with pytest.raises(ConfigError, match=setting):
+        shared_login(client(given), parsed(given), ask=False)
 
 
 def test_a_login_that_hangs_holds_up_no_other_user(
