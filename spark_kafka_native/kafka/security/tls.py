@@ -70,6 +70,8 @@ def _build(material: _Material) -> ssl.SSLContext:
         context = ssl.create_default_context()
     else:  # the same checks with an empty trust store: a given truststore replaces the system's
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # As in Java each of its certificates is an anchor, an authority without its root and a broker's own.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         _trust(context, material.truststore_name, material.truststore)
     context.minimum_version = min(_VERSIONS[version] for version in material.versions)
     context.maximum_version = max(_VERSIONS[version] for version in material.versions)

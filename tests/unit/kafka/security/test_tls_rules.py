@@ -73,6 +73,21 @@ def test_a_certificate_of_an_unknown_authority_is_refused(listen: Any, folder: P
         greet(listen(server(trustme.CA())), folder)
 
 
+def test_each_certificate_of_a_truststore_is_trusted(
+    listen: Any, authority: trustme.CA, folder: Path
+) -> None:
+    """As in Java: an intermediate authority without its root, or a broker's own certificate."""
+    between = authority.create_child_ca()
+    broker = between.issue_cert("localhost")
+    listener = listen(broker.configure_cert)
+    for trusted in (between.cert_pem, broker.cert_chain_pems[0]):
+        greet(listener, folder, ssl_truststore_certificates=trusted.bytes().decode())
+    other = between.issue_cert("localhost").cert_chain_pems[0], authority.create_child_ca().cert_pem
+    for trusted in other:
+        with pytest.raises(SecurityError, match="not trusted"):
+            greet(listener, folder, ssl_truststore_certificates=trusted.bytes().decode())
+
+
 def test_a_given_truststore_replaces_the_systems(
     listen: Any, authority: trustme.CA, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
