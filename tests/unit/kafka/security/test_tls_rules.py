@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.serialization import NoEncryption, load_pem_private_key, pkcs12
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
 from cryptography.x509 import load_pem_x509_certificate
 from support.brokers.scripted_broker import properties
 from support.brokers.tls_server import PASSWORD, greet, server, wanting_client
@@ -204,6 +211,36 @@ def test_passwords_of_stores_may_be_references(
     }
     greet(listener, folder, **stores)
     assert len(listener.clients) == 1
+
+
+def test_pem_may_have_blanks_for_line_breaks(listen: Any, authority: trustme.CA, folder: Path) -> None:
+    """As a continued line of a .properties file has them."""
+    listener = listen(wanting_client(authority))
+    for blank in (" ", "", "  \n\n\t"):
+        locked = (folder / "locked.pem").read_text().replace("\n", blank)
+        key, mark, chain = locked.partition("-----BEGIN CERTIFICATE-----")
+        inline = {
+            "ssl_truststore_certificates": (folder / "ca.pem").read_text().replace("\n", blank),
+            "ssl_keystore_certificate_chain": mark + chain,
+            "ssl_keystore_key": key,
+            "ssl_key_password": PASSWORD,
+        }
+        greet(listener, folder, **inline)
+    assert len(listener.clients) == 3
+
+
+def test_the_headers_of_an_encrypted_key_stay(listen: Any, authority: trustme.CA, folder: Path) -> None:
+    key = load_pem_private_key((folder / "key.pem").read_bytes(), None)
+    given = key.private_bytes(
+        Encoding.PEM, PrivateFormat.TraditionalOpenSSL, BestAvailableEncryption(PASSWORD.encode())
+    ).decode()
+    assert "DEK-Info: " in given
+    listener = listen(wanting_client(authority))
+    chain = (folder / "chain.pem").read_text()
+    for text in (given, given.replace("\n", " "), given.replace("\n", "\r\n")):
+        inline = {"ssl_keystore_certificate_chain": chain, "ssl_keystore_key": text}
+        greet(listener, folder, **inline, ssl_key_password=PASSWORD)
+    assert len(listener.clients) == 3
 
 
 @pytest.mark.parametrize("name", ["ssl_keystore_key", "ssl_keystore_key_secret", "ssl_key_pem"])
