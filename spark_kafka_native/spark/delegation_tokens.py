@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -262,6 +264,17 @@ class TokenKeeper:
         if not any(one.token_id == held.token.token_id for one in known):
             self.kept = replace(self.kept, held=None)
 
+    def expire_new(self, before: KeptTokens) -> bool:
+        """End the tokens that were created since ``before``; False if there are none. Never raises a
+        `KafkaError`."""
+        known = {one.token.token_id for one in (before.held, before.coming) if one is not None}
+        held, coming = (
+            None if one is None or one.token.token_id in known else one
+            for one in (self.kept.held, self.kept.coming)
+        )
+        TokenKeeper(self._client, self._options, KeptTokens(held=held, coming=coming)).expire()
+        return held is not None or coming is not None
+
     def expire(self) -> None:
         """End all tokens that may still live. Never raises a `KafkaError`: they end by themselves, too."""
         # Those that live longest first: there may be no time for all.
@@ -309,3 +322,29 @@ def session_folder() -> Path | None:
     """The local folder of the session on the driver, which goes with it; None where there is none."""
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     return Path(folder) if folder and Path(folder).is_dir() else None
+
+
+def write_private(folder: Path, prefix: str, content: bytes) -> str:
+    """A new file in the session's ``folder`` that only this user can read. Raises `ConfigError`, and leaves
+    no file, where that is not possible."""
+    name = None
+    try:
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=prefix)  # mode 0600
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(content)
+    except BaseException as error:
+        if name is not None:
+            with suppress(OSError):
+                os.unlink(name)
+        if isinstance(error, OSError):
+            raise unusable(folder, error) from error
+        raise
+    return name
+
+
+def unusable(folder: Path, error: OSError) -> ConfigError:
+    """The error for a session's ``folder`` in which nothing can be kept."""
+    return ConfigError(
+        f"{_OPTION}=true keeps logins in {folder} (spark.local.dir), which is not possible: "
+        f"{(error.strerror or str(error)).lower()}"
+    )

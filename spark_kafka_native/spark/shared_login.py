@@ -7,10 +7,11 @@ local folder keeps it for them, in a file that only this user can read, with wha
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
+import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO, Final
 
 from ..kafka.config.client_config import ClientConfig
 from ..kafka.config.secret import Secret, is_reference
-from ..kafka.errors import DeadlineExceededError, KafkaError
+from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError
 from ..kafka.runtime.deadline import Deadline
 from ..kafka.runtime.retry import Backoff, retry
 from ..kafka.security.config_providers import read_file, resolve
@@ -32,8 +33,11 @@ from .delegation_tokens import (
     TokenLogin,
     TokenOptions,
     session_folder,
+    unusable,
+    write_private,
 )
 
+_LOG: Final = logging.getLogger("spark_kafka_native")
 _in_process: dict[str, KeptTokens] = {}
 """The tokens of a process in a session without a folder."""
 _CERTIFICATE_FILES: Final = {
@@ -41,6 +45,7 @@ _CERTIFICATE_FILES: Final = {
     "certificate_location": "ssl.certificate.location",
     "key_location": "ssl.key.location",
 }
+_SALT_BYTES: Final = 32
 _LOCK_BACKOFF: Final = Backoff(first_ms=10, max_ms=250)
 
 
@@ -75,7 +80,7 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
             _in_process[place] = keeper.kept
     patience_ms = client.default_api_timeout_ms
     with _locked(folder / "pykafka-tokens", patience_ms) as opened:
-        salt = _salt(opened)
+        salt = _salt(opened, folder)
     # Without that lock: to ask for the user of one login may take long, and others wait for the lock.
     file = folder / f"pykafka-token-{_key(client, options, salt)}"
     held = None if ask else _read(file).held
@@ -94,7 +99,7 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
             return SharedLogin(login=_login(keeper, ask=ask), place=str(file))
         finally:
             if keeper.kept != before:
-                _write(file, keeper.kept)
+                _keep(file, keeper, before)
 
 
 def _login(keeper: TokenKeeper, *, ask: bool) -> TokenLogin:
@@ -106,7 +111,10 @@ def _login(keeper: TokenKeeper, *, ask: bool) -> TokenLogin:
 def _locked(file: Path, patience_ms: float) -> BinaryIO:
     """``file``, opened: no other process of this machine has it until it is closed. Raises
     `DeadlineExceededError` if another one has it for longer than ``patience_ms``."""
-    opened = os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+    try:
+        opened = os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+    except OSError as error:
+        raise unusable(file.parent, error) from error
 
     def lock() -> None:
         with suppress(ImportError):  # Windows, where Spark plans in a process after the other
@@ -133,12 +141,18 @@ def _locked(file: Path, patience_ms: float) -> BinaryIO:
     return opened
 
 
-def _salt(opened: BinaryIO) -> bytes:
-    """Random bytes of the session."""
-    salt = opened.read()
-    if not salt:
-        salt = os.urandom(32)
-        opened.write(salt)
+def _salt(opened: BinaryIO, folder: Path) -> bytes:
+    """Random bytes of the session. Raises `ConfigError` if they can't be kept for its other processes."""
+    salt = opened.read(_SALT_BYTES)
+    if len(salt) == _SALT_BYTES:
+        return salt
+    salt = os.urandom(_SALT_BYTES)
+    try:
+        opened.seek(0)
+        if opened.write(salt) < _SALT_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise unusable(folder, error) from error
     return salt
 
 
@@ -213,8 +227,23 @@ def _held(found: dict[str, Any] | None) -> HeldToken | None:
     return HeldToken(**found | {"token": token, "since": Moment(**found["since"])})
 
 
+def _keep(file: Path, keeper: TokenKeeper, before: KeptTokens) -> None:
+    """Write what ``keeper`` knows. If that is not possible, a token that was created is ended and
+    `ConfigError` raised: each other process would create one, too."""
+    try:
+        _write(file, keeper.kept)
+    except ConfigError as error:
+        if keeper.expire_new(before):
+            raise
+        _LOG.warning("%s", error)
+
+
 def _write(file: Path, kept: KeptTokens) -> None:
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix="pykafka-")  # mode 0600
-    with os.fdopen(descriptor, "w") as opened:
-        json.dump(asdict(kept), opened, default=Secret.reveal)
-    os.replace(name, file)
+    content = json.dumps(asdict(kept), default=Secret.reveal).encode()
+    name = write_private(file.parent, "pykafka-", content)
+    try:
+        os.replace(name, file)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(name)
+        raise unusable(file.parent, error) from error

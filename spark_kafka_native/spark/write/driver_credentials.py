@@ -11,14 +11,21 @@ import hashlib
 import logging
 import os
 import pickle
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ...kafka.config.client_config import ClientConfig
-from ..delegation_tokens import HeldToken, KeptTokens, TokenKeeper, TokenLogin, TokenOptions, session_folder
+from ..delegation_tokens import (
+    HeldToken,
+    KeptTokens,
+    TokenKeeper,
+    TokenLogin,
+    TokenOptions,
+    session_folder,
+    write_private,
+)
 
 if TYPE_CHECKING:
     from ...kafka.admin.delegation_tokens import DelegationToken
@@ -39,16 +46,14 @@ class DriverCredentials:
 
     @classmethod
     def of(cls, client: ClientConfig) -> DriverCredentials:
-        """Halve ``client``."""
+        """Halve ``client``. Raises `ConfigError` where the session's folder takes no half."""
         folder = session_folder()
         if folder is None:
             return cls(half=b"", pad="")
         content = pickle.dumps(client)
         whole = hashlib.sha256(content).digest() + content
         pad = os.urandom(len(whole))
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix="pykafka-pad-")  # mode 0600
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(pad)
+        name = write_private(folder, "pykafka-pad-", pad)
         return cls(half=_combined(whole, pad), pad=name)
 
     def client(self) -> ClientConfig | None:
@@ -90,8 +95,13 @@ class LentToken:
     @classmethod
     def create(cls, client: ClientConfig, options: TokenOptions) -> LentToken:
         """Create a token. Raises the client's errors."""
-        token = TokenKeeper(client, options).login().token
-        return cls(token=token, options=options, credentials=DriverCredentials.of(client))
+        credentials = DriverCredentials.of(client)  # first: without it the token could not be ended
+        try:
+            token = TokenKeeper(client, options).login().token
+        except BaseException:
+            credentials.discard()
+            raise
+        return cls(token=token, options=options, credentials=credentials)
 
     @property
     def login(self) -> TokenLogin:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
+from support.full_disk import full_disk
 from support.tokens import HMAC, HOUR_MS, PASSWORD, SCRAM, Clocks, Cluster, client, parsed
 
 from spark_kafka_native.kafka.admin.delegation_tokens import DelegationToken
@@ -486,6 +487,16 @@ def test_a_batch_write_that_can_not_be_prepared_leaves_no_token(
         KafkaBatchWriter(OptionValues.parse(SCRAM | {"topic": "t"}, Scope.WRITE), ROWS, overwrite=False)
     assert cluster.alive == {}
     assert not [file for file in session.iterdir() if "pad" in file.name]
+
+
+def test_a_batch_write_without_room_for_its_half_leaves_no_token(cluster: Cluster, session: Path) -> None:
+    with full_disk(), pytest.raises(ConfigError, match=f"keeps logins in {session}"):
+        LentToken.create(client(), parsed())
+    assert cluster.created == []
+    cluster.failure = NetworkError("no answer")
+    with pytest.raises(NetworkError):
+        LentToken.create(client(), parsed())
+    assert list(session.iterdir()) == []
 
 
 def test_halves_that_do_not_fit_are_no_credentials(cluster: Cluster, session: Path) -> None:

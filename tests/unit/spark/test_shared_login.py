@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import json
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.full_disk import full_disk
 from support.tokens import PASSWORD, SCRAM, Clocks, Cluster, client, parsed
 
 from spark_kafka_native.kafka.config.secret import Secret
@@ -372,3 +375,48 @@ def test_a_file_is_called_otherwise_in_each_session(tmp_path: Path, monkeypatch:
         monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / session))
         names.append(Path(shared_login(client(), parsed(), ask=False).place).name)
     assert names[0] != names[1]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_token_that_can_not_be_kept_is_ended(cluster: Cluster, session: Path, is_new: bool) -> None:
+    if not is_new:
+        shared_login(client(), parsed(), ask=False).forget()
+        cluster.alive.clear()
+    files = {file.name for file in session.iterdir()}
+    with full_disk(), pytest.raises(ConfigError, match=rf"keeps logins in {session}.*: file too large|space"):
+        shared_login(client(), parsed(), ask=False)
+    assert cluster.alive == {}
+    assert {file.name for file in session.iterdir()} - files <= {"pykafka-tokens"}
+    made = len(cluster.created)
+    assert shared_login(client(), parsed(), ask=False).login.token_id == f"t{made + 1}"
+    assert len((session / "pykafka-tokens").read_bytes()) == 32, "a salt cut short protects nothing"
+
+
+def test_a_renewal_that_can_not_be_kept_is_used(
+    cluster: Cluster, session: Path, clocks: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared_login(client(), parsed(), ask=False)
+    clocks.pass_hours(13)
+    with full_disk():
+        assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
+    assert f"keeps logins in {session}" in caplog.text
+    assert list(cluster.alive) == ["t1"]
+
+
+def test_a_folder_that_takes_no_file_is_named(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        with pytest.raises(ConfigError, match=rf"keeps logins in {session}.*no space left"):
+            shared_login(client(), parsed(), ask=False)
+    shared_login(client(), parsed(), ask=False).forget()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        with pytest.raises(ConfigError, match="no space left"):
+            shared_login(client(), parsed(), ask=False)
+    assert list(cluster.alive) == ["t1"]
+    assert not [file.name for file in session.iterdir() if not file.name.startswith("pykafka-token")]
