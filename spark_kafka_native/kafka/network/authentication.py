@@ -76,6 +76,9 @@ def authenticate(
     except AuthenticationError as error:
         _forget_credentials(security)
         raise AuthenticationError(f"{peer.address}: {error}{_about_token(mechanism)}") from None
+    except ConfigError:  # a token that is too long
+        forget_token(security)
+        raise
     except RequestTimedOutError:
         raise
     except NetworkError as error:
@@ -160,7 +163,12 @@ def mechanism_for(security: SecurityConfig, host: str, deadline: Deadline) -> Me
         return gssapi_mechanism(security, host, deadline)
     jaas = jaas_of(security)
     if name == "OAUTHBEARER":
-        return OAuthBearer(current_token(security, deadline), _extensions(security, jaas))
+        extensions, token = _extensions(security, jaas), current_token(security, deadline)
+        try:
+            return OAuthBearer(token, extensions)
+        except ConfigError:
+            forget_token(security)
+            raise
     username, password = _login(security, jaas)
     if name == "PLAIN":
         return Plain(username, password)

@@ -150,6 +150,9 @@ def register_token_provider(name: str, provider: TokenProvider) -> None:
     if not name or ":" in name or name == MSK_IAM:
         raise ValueError(f"a token provider's name must have no colon and not be {MSK_IAM}, as {name!r}")
     _registered[name] = provider
+    for security in list(_sources):  # they keep tokens of the provider before, perhaps another user's
+        if security.token_provider == name:
+            forget_token(security)
 
 
 def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:

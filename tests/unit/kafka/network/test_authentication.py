@@ -471,6 +471,24 @@ def test_a_refused_token_is_fetched_anew_for_the_next_connection(broker: Scripte
     assert b"token1" in broker.requests(SaslAuthenticateRequest)[-1].auth_bytes
 
 
+@pytest.mark.parametrize("bad", ["", "two\nlines", "x" * 70_000])
+def test_a_token_that_can_not_be_sent_is_fetched_anew_for_the_next_connection(
+    broker: ScriptedBroker, bad: str
+) -> None:
+    made = [bad, "good"]
+    register_token_provider("malformed", lambda: (made.pop(0), int(time.time() * 1000) + 3_600_000))
+    broker.on(
+        SaslHandshakeRequest, SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=["OAUTHBEARER"])
+    )
+    chosen = {"sasl_oauthbearer_token_provider": "malformed"}
+    with pytest.raises(ConfigError, match="token"):
+        connect(broker, "OAUTHBEARER", **chosen)
+    connect(broker, "OAUTHBEARER", **chosen)
+    assert b"good" in broker.requests(SaslAuthenticateRequest)[-1].auth_bytes
+    connect(broker, "OAUTHBEARER", **chosen)
+    assert made == []
+
+
 def test_answers_that_dribble_are_cut_off_in_total(broker: ScriptedBroker) -> None:
     """The whole handshake has one deadline: single bytes do not extend it."""
     stop = threading.Event()

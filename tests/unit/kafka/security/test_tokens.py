@@ -327,6 +327,19 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return made
 
 
+def test_no_token_of_a_provider_that_was_replaced_is_used() -> None:
+    """It may be that of another user."""
+    late = (time.time() + 3_600) * 1000
+    mine, others = security(token_provider="mine"), security(token_provider="others")
+    for user in ("alice", "bob"):
+        register_token_provider("mine", lambda user=user: (user, late))  # type: ignore[misc]
+        if user == "alice":
+            register_token_provider("others", lambda: ("other", late))
+            current_token(others, soon())
+        assert current_token(mine, soon()).reveal() == user
+    assert others in tokens._sources
+
+
 def test_a_function_of_a_module_gives_tokens(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     module.make = lambda: "from-module"  # type: ignore[attr-defined]
     config = security(token_provider="token_maker:make")
