@@ -43,6 +43,8 @@ class _NewRecord(NamedTuple):
     partition: int | None = None
     timestamp_ms: int | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
+    as_bytes: frozenset[str] = frozenset()
+    """Of key and value, those that were given as bytes: they are written as they are in any format."""
 
 
 class InputError(Exception):
@@ -259,12 +261,15 @@ def _encoded(
     and why it does not."""
     why = None
     for payload, one in typed.items():
-        contents = [getattr(record, payload) for record in records]
+        contents = [None if payload in record.as_bytes else getattr(record, payload) for record in records]
         encoded, reason = one.encode(contents)
         if reason is not None:
             why = f"{payload} does not fit: {reason}"
         made = []
         for record, content in zip(records, encoded, strict=False):
+            if payload in record.as_bytes:
+                made.append(record)
+                continue
             key, value = (content, record.value) if payload == "key" else (record.key, content)
             headers = record.headers if content is None else one.headers(record.headers)
             made.append(record._replace(key=key, value=value, headers=headers))
@@ -314,6 +319,7 @@ def record_from_json(
             arguments.partition,
             arguments.timestamp if timestamp_ms is None else _json_number(timestamp_ms),
             own + headers,
+            frozenset(name for name in ("key", "value") if parsed.get(f"{name}_base64") is not None),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InputError(f"a line is no record in JSON ({error}): {data[:60]!r}") from None

@@ -41,6 +41,8 @@ class ShownRecord(NamedTuple):
     """Why it can't be decoded."""
     corrupt: bytes | None = None
     """The bytes that can't."""
+    nulls: Mapping[str, bytes] = MappingProxyType({})
+    """The bytes of a key and a value that are there, but null (or nothing) in their format."""
 
 
 Render = Callable[[ShownRecord], bytes]
@@ -94,7 +96,7 @@ def hex_line(record: ShownRecord) -> bytes:
 
 def json_line(record: ShownRecord) -> bytes:
     """Return one JSON object, which `produce` can read; bytes that are not UTF-8 are base64 (see
-    `json_bytes`).
+    `json_bytes`), and so are those of a null that is no tombstone: `produce` would write one.
     """
     import json  # late: most output is text
 
@@ -106,8 +108,12 @@ def json_line(record: ShownRecord) -> bytes:
     texts = [members(where | {"timestamp_ms": at})]
     for name, data in (("key", record.key), ("value", record.value)):
         typed = record.typed.get(name)
-        # As the text that it is: each number keeps its digits.
-        texts.append(members(json_bytes(name, data)) if typed is None else f'"{name}": {typed.decode()}')
+        if record.error is None and name in record.nulls:
+            texts.append(members(_base64(name, record.nulls[name])))
+        elif typed is None:
+            texts.append(members(json_bytes(name, data)))
+        else:  # as the text that it is: each number keeps its digits
+            texts.append(f'"{name}": {typed.decode()}')
     if record.headers:
         pairs = [{"name": name, **json_bytes("value", value)} for name, value in record.headers]
         texts.append(members({"headers": pairs}))
@@ -126,9 +132,13 @@ def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
-        import base64
+        return dict(_base64(name, data))
 
-        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+def _base64(name: str, data: bytes) -> dict[str, str]:
+    import base64
+
+    return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 def parse_format(text: str) -> Render:

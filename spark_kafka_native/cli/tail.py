@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ..kafka.config.client_config import ConsumerConfig
     from ..kafka.consumer.fetched_records import FetchedRecords
     from ..kafka.consumer.fetcher import FetchRun
-    from ..kafka.consumer.typed_records import TypedRecords
     from ..kafka.group.group_consumer import GroupConsumer
     from ..kafka.model import IsolationLevel, TopicPartition
 
@@ -261,26 +260,20 @@ class _Printer:
 
     def print_next(self, consumer: GroupConsumer) -> None:
         """Print the next records of a group's member, and commit those; none if they are late."""
-        taken: FetchedRecords | TypedRecords | None
-        records: Iterator[ShownRecord] = iter(())
-        if self.typed is None:
-            taken = fetched = consumer.read(_LOOK_MS / 1000)
-            records = records if fetched is None else shown_records(fetched)
-        else:
-            taken = typed = self.typed.read(consumer, _LOOK_MS / 1000)
-            records = records if typed is None else self.typed.records(typed)
-        if taken is None:
+        fetched = consumer.read(_LOOK_MS / 1000)
+        if fetched is None:
             check_reader()
             return
-        next_offset = self.print(records, taken.next_offset)
-        consumer.commit(offsets={taken.topic_partition: next_offset})
+        for records, next_offset in self._parts(fetched):
+            next_offset = self.print(records, next_offset)
+            consumer.commit(offsets={fetched.topic_partition: next_offset})
+            if self.done:
+                return
 
     def _parts(self, fetched: FetchedRecords) -> Iterator[tuple[Iterator[ShownRecord], int]]:
         if self.typed is None:
-            yield shown_records(fetched), fetched.next_offset
-            return
-        for part in self.typed.decoded(fetched):
-            yield self.typed.records(part), part.next_offset
+            return iter([(shown_records(fetched), fetched.next_offset)])
+        return self.typed.parts(fetched)
 
     def print(self, records: Iterator[ShownRecord], next_offset: int) -> int:
         """Print ``records``, which end before ``next_offset``, and return the offset before which all of them

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..formats import ColumnFormat, Decoder, Encoder
     from ..kafka.consumer.fetched_records import FetchedRecords
     from ..kafka.consumer.typed_records import TypedRecords
-    from ..kafka.group.group_consumer import GroupConsumer
 
 
 def add_format_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -106,24 +105,16 @@ class TypedLines:
         self.left_out = 0
         """How many records could not be decoded, with ``dropmalformed``."""
 
-    def decoded(self, fetched: FetchedRecords) -> Iterator[TypedRecords]:
-        """``fetched`` decoded; with ``failfast`` first the records before one that can't be, and then its
-        error."""
+    def parts(self, fetched: FetchedRecords) -> Iterator[tuple[Iterator[ShownRecord], int]]:
+        """The records of ``fetched``, and the offset after them; with ``failfast`` first the records before
+        one that can't be decoded, and then its error."""
         rest: FetchedRecords | None = fetched
         while rest is not None:
             typed, rest = self._typing.decode(rest)
-            yield typed
+            yield self._records(typed, fetched), typed.next_offset
 
-    def read(self, consumer: GroupConsumer, timeout: float) -> TypedRecords | None:
-        """The next records of a group's member; None after ``timeout`` seconds."""
-        key, value = self._formats.get("key"), self._formats.get("value")
-        if value is not None:
-            return consumer.read(timeout, value_format=value, key_format=key, mode=self._mode)
-        assert key is not None  # one of them is given
-        return consumer.read(timeout, key_format=key, mode=self._mode)
-
-    def records(self, typed: TypedRecords) -> Iterator[ShownRecord]:
-        """The records of ``typed``."""
+    def _records(self, typed: TypedRecords, fetched: FetchedRecords) -> Iterator[ShownRecord]:
+        """The records of ``typed``, which were decoded from ``fetched``."""
         import pyarrow as pa
 
         batch, (topic, partition) = typed.batch, typed.topic_partition
@@ -148,6 +139,11 @@ class TypedLines:
                 {name: one for name in columns if (one := columns[name][row].json) is not None},
                 errors[row],
                 corrupt[row],
+                {
+                    name: data
+                    for name in self._formats
+                    if columns[name][row].is_null and (data := _payload(fetched, name, offset)) is not None
+                },
             )
 
     def _shown(self, column: pa.Array, name: str) -> list[_Shown]:
@@ -166,6 +162,21 @@ class _Shown(NamedTuple):
     """By itself: a string without quotes, anything else as JSON."""
     json: bytes | None
     """As JSON; None where it was not decoded."""
+
+    @property
+    def is_null(self) -> bool:
+        """True if its JSON is null."""
+        return self.json is not None and self.json.strip() == b"null"
+
+
+def _payload(fetched: FetchedRecords, name: str, offset: int) -> bytes | None:
+    """The bytes of the key or value at ``offset``."""
+    import numpy as np
+
+    column, offsets = getattr(fetched.columns, name), fetched.columns.offset
+    assert offsets is not None  # every read has it
+    found: bytes | None = column[int(np.searchsorted(offsets, offset))].as_py()
+    return found
 
 
 def _shown_column(column: pa.Array, *, is_json: bool) -> Iterator[_Shown]:

@@ -1,5 +1,6 @@
 """`produce`: lines as they come, and their keys and values in formats, many at once."""
 
+import argparse
 import datetime
 import io
 import itertools
@@ -17,6 +18,7 @@ from spark_kafka_native.cli.produce import InputError, _NewRecord
 from spark_kafka_native.cli.typed_records import TypedInput
 from spark_kafka_native.formats import ColumnFormat, EncodeError
 from spark_kafka_native.formats.json.json_text import JsonText
+from spark_kafka_native.kafka import Record
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.testing import MockBroker
@@ -322,6 +324,44 @@ def test_only_null_is_null_in_json(
         assert produced(monkeypatch, capsys, lines.encode(), *servers)[0] == 0
         found = [(record.key, record.value) for record in broker.records("orders")]
     assert found == [(one, one) for one in (b"", b"0", b"false", b"{}", b"[]", None)]
+
+
+@pytest.mark.parametrize("group", [(), ("-g", "g", "-c", "6")], ids=["tail", "group"])
+@pytest.mark.parametrize("schema", [(), ("--value-schema", "a int")], ids=["no schema", "schema"])
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "untyped"])
+def test_a_null_in_json_is_no_tombstone_after_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    schema: tuple[str, ...],
+    group: tuple[str, ...],
+    typed: bool,
+) -> None:
+    """It would delete the records of its key from a compacted topic."""
+    values = [b"", b" ", None, b'{"a":1}', *([b"{}"] * 2 if schema else [b"null", b" null\n"])]
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        broker.create_topic("copy")
+        broker.append("orders", [Record("", 0, 0, b"k", value) for value in values])
+        formats, server = ("--value-format", "json", *schema), ("-b", broker.bootstrap_servers)
+        start = ("-X", "auto.offset.reset=earliest")
+        assert main(["tail", "orders", "--json", *formats, *group, *start, *server]) == 0
+        lines = capfdbinary.readouterr().out
+        assert b'"value": null' in lines  # the tombstone
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+        assert main(["produce", "copy", "--input", "json", *(formats if typed else ()), *server]) == 0
+        assert [(record.key, record.value) for record in broker.records("copy")] == [
+            (b"k", value) for value in values
+        ]
+
+
+def test_bytes_are_written_as_they_are_in_any_format() -> None:
+    one = TypedInput(FORMATS["columns"], "value", "t")
+    one._encoder = InHeader()
+    headers = (("__value_schema_id", b"\1old"),)
+    given = argparse.Namespace(partition=None, timestamp=None)
+    record = produce.record_from_json(b'{"value_base64":"bnVsbA=="}', given, headers, ["value"])
+    [written], why = produce._encoded([record], {"value": one})
+    assert (written.value, written.headers, why) == (b"null", headers, None)
 
 
 def test_json_in_a_format_is_written_as_it_stands_there(
