@@ -222,7 +222,11 @@ class TransactionAdmin(AdminFamily):
             for producer in producers
             if producer.transaction_start_offset is not None and producer.last_timestamp_ms <= before_ms
         ]
-        hanging = self._unknown_to_coordinators(open_ones, limit) if open_ones else []
+        hanging = open_ones
+        # Twice: the brokers are asked one after the other, and a coordinator that moves to one that was asked
+        # already is not found.
+        for _ in range(2):
+            hanging = self._unknown_to_coordinators(hanging, limit) if hanging else []
         if failed:
             raise PartialAnswerError(hanging, failed)
         return hanging

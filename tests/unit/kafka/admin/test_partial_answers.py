@@ -40,6 +40,7 @@ from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     TopicResponse,
     TransactionState,
 )
+from spark_kafka_native.testing import MockBroker, MockRequest
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 NOBODY = -1
@@ -171,6 +172,36 @@ def test_a_producer_without_an_open_transaction_does_not_hang(admin: Admin, clus
     assert [(one.producer_id, one.transaction_start_offset) for one in described] == [(8, None), (7, 1)]
     hanging = admin.hanging_transactions(["a"])
     assert [(one.topic_partition, one.producer.producer_id) for one in hanging] == [(A0, 7), (A1, 7)]
+
+
+def test_a_transaction_whose_coordinator_moves_while_brokers_are_asked_does_not_hang() -> None:
+    """Aborting it would take a part of its records away."""
+    home = 2
+
+    def listed(request: MockRequest) -> dict[str, object]:
+        nonlocal home
+        state = {"transactional_id": "live", "producer_id": 7, "transaction_state": "Ongoing"}
+        mine = [state] if request.node_id == home else []
+        home = 1  # the first broker has been asked
+        return {"transaction_states": mine}
+
+    with MockBroker(2) as broker:
+        broker.create_topic("a")
+        there = {
+            "partition_index": 0,
+            "active_producers": [{"producer_id": 7, "current_txn_start_offset": 1}],
+        }
+        broker.on("DescribeProducers", times=None).reply({"topics": [{"name": "a", "partitions": [there]}]})
+        broker.on("ListTransactions", times=None).reply(listed)
+        state = {
+            "transactional_id": "live",
+            "producer_id": 7,
+            "transaction_state": "Ongoing",
+            "topics": [{"topic": "a", "partitions": [0]}],
+        }
+        broker.on("DescribeTransactions", times=None).reply({"transaction_states": [state]})
+        with Admin(broker.bootstrap_servers, default_api_timeout_ms=10_000) as admin:
+            assert admin.hanging_transactions(["a"]) == []
 
 
 def test_transactions_are_looked_for_in_partitions_that_were_just_added(
