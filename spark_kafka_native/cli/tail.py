@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ..kafka.errors import DeadlineExceededError, KafkaError
 from ..kafka.model import CLIENT_MODES, BadRecordMode, HeaderKeys, OffsetAt
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..kafka.group.group_consumer import GroupConsumer
     from ..kafka.model import IsolationLevel, TopicPartition
 
+C = TypeVar("C", bound="ConsumerConfig")
 _LAST = 10
 _FIRST_FETCH_BYTES = 256 * 1024
 _REFRESH_MS = 10_000
@@ -168,7 +169,7 @@ def _show_group(names: list[str], arguments: argparse.Namespace, printer: _Print
             metadata.topic(name)
     finally:
         router.close()
-    with GroupConsumer(client, topics, config) as consumer:
+    with GroupConsumer(client, topics, _strict_headers(config, arguments)) as consumer:
         while not printer.done:
             printer.print_next(consumer)
 
@@ -221,9 +222,14 @@ def _adjusted(consumer: ConsumerConfig, arguments: argparse.Namespace) -> Consum
     if arguments.count is not None or arguments.start is None:
         # A person sees the few requested records at once, without waiting for megabytes of others.
         consumer = replace(consumer, max_partition_fetch_bytes=_FIRST_FETCH_BYTES)
-    if arguments.output == "json":  # `produce` reads it back: the names of headers must not change
-        consumer = replace(consumer, header_keys=HeaderKeys.STRICT)
-    return consumer
+    return _strict_headers(consumer, arguments)
+
+
+def _strict_headers(config: C, arguments: argparse.Namespace) -> C:
+    """Return ``config`` so that names of headers do not change in JSON: `produce` reads it back."""
+    from dataclasses import replace
+
+    return replace(config, header_keys=HeaderKeys.STRICT) if arguments.output == "json" else config
 
 
 def _last(lines: int) -> OffsetSpec:

@@ -260,9 +260,12 @@ def test_a_name_of_a_header_that_json_cannot_hold_is_an_error(
         command = ["tail", "t", "-X", "check.crcs=false", "-b", broker.bootstrap_servers]
         assert main([*command, "-o", "text"]) == 0
         assert "nam\ufffd=x".encode() in capfdbinary.readouterr().out
-        assert main([*command, "--json"]) == 1
-        shown = capfdbinary.readouterr()
-    assert (shown.out, b"offset 0" in shown.err) == (b"", True)
+        for group in ([], ["-g", "g", "-c", "1"], ["-g", "g", "-c", "1", "--value-format", "string"]):
+            start = ["-X", "auto.offset.reset=earliest"] if group else []
+            assert main([*command, "--json", *group, *start]) == 1
+            shown = capfdbinary.readouterr()
+            assert (shown.out, b"offset 0" in shown.err) == (b"", True)
+        assert broker.committed("g") == {}
 
 
 @pytest.mark.parametrize(
