@@ -7,10 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..cluster import offsets
+from ..cluster.fan_out import ask_each_broker
 from ..cluster.metadata import Topic
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError
-from ..model import TopicPartition
+from ..errors import BrokerError, IncompleteResponseError, KafkaError
+from ..model import IsolationLevel, OffsetAt, TopicPartition
+from ..network.connection import Connection
+from ..network.pending_response import PendingResponse
 from ..protocol.api.topics import (
     DEFAULT_COUNT,
     CreatableReplicaAssignment,
@@ -31,6 +35,8 @@ from ..runtime.deadline import Deadline, Timeout
 from ..runtime.retry import is_retriable
 from .family import AdminFamily, ItemResult, Task, broker_share, names_of, with_refused
 
+_ALL = -1
+"""In place of an offset: all records."""
 _CREATING = Task("creating topic", "Create")
 _DELETING = Task("deleting topic", "Delete", done_by_lost=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _GROWING = Task("adding partitions to topic", "Alter")
@@ -152,31 +158,79 @@ class TopicAdmin(AdminFamily):
     def delete_records(
         self, before: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, int]:
-        """Delete the records before each offset (-1: all records); returns the first offset of each partition
-        afterwards. Raises `BrokerError` for the first partition that is refused, after the others were asked.
+        """Delete the records before each offset (-1: all that the partition has now); returns the first
+        offset of each partition afterwards. Raises `BrokerError` and the like for the first partition that is
+        refused, after the others are done; its notes name the others that are not.
         """
-        limit = self._limit(timeout)
+        limit, patient = self._limit(timeout), Deadline.after_ms(offsets.MISSING_MS)
         before = {TopicPartition(*tp): offset for tp, offset in before.items()}
+        ends = {tp: offset for tp, offset in before.items() if offset != _ALL}
         first: dict[TopicPartition, int] = {}
+        refused: dict[TopicPartition, KafkaError] = {}
+        failed: dict[TopicPartition, KafkaError] = {}
 
         def attempt() -> None:
-            by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
-            refused: list[BrokerError] = []
-            pending = [tp for tp in before if tp not in first]
-            for tp, leader in self._router.leaders(pending, limit).items():
-                by_node[leader.node_id][tp] = before[tp]
-            for node_id, offsets in by_node.items():
-                response = self._router.send_to(node_id, _delete_records(offsets, limit), limit)
-                refused += _read_deleted(response, offsets, first)
-            refused.sort(key=is_retriable)
-            if refused:
-                raise with_refused(refused[0], refused[1:])
-            if left_out := [tp for tp in before if tp not in first]:
-                raise IncompleteResponseError(f"deleting records of {left_out[0]}: the response lacks it")
+            pending = [tp for tp in before if tp not in first and tp not in refused]
+            failures = self._delete_before(pending, ends, first, limit)
+            failed.clear()  # only now: if that raises, those of the attempt before count
+            for tp, error in failures.items():
+                (failed if is_retriable(error) else refused)[tp] = error
+            if failed and not (refused and patient.expired):
+                raise next(iter(failed.values()))
 
-        topics = {tp.topic for tp in before}
-        self._router.retry(attempt, what="deleting records", deadline=limit, topics=topics)
+        try:
+            self._router.retry(
+                attempt, what="deleting records", deadline=limit, topics={tp.topic for tp in before}
+            )
+        except KafkaError as error:
+            others = [*refused.values(), *(one for one in failed.values() if one is not error.__cause__)]
+            raise with_refused(error, (one for one in others if one is not error)) from error.__cause__
+        if errors := [*refused.values(), *failed.values()]:
+            raise with_refused(errors[0], errors[1:])
         return first
+
+    def _delete_before(
+        self,
+        wanted: list[TopicPartition],
+        ends: dict[TopicPartition, int],
+        first: dict[TopicPartition, int],
+        limit: Deadline,
+    ) -> dict[TopicPartition, KafkaError]:
+        """One round: put the results into ``first``; returns the errors of the other partitions.
+
+        An end that is not in ``ends`` is looked up, once: a request that is sent again must not delete
+        records that were written after the first.
+        """
+        timeout_ms = self._router.config.request_timeout_ms
+        latest = dict.fromkeys((tp for tp in wanted if tp not in ends), OffsetAt.LATEST)
+        failed: dict[TopicPartition, KafkaError] = {}
+        if latest:
+            found, failed = offsets.try_offsets(
+                self._router, latest, IsolationLevel.READ_UNCOMMITTED, limit.within_ms(timeout_ms)
+            )
+            ends.update({tp: one.offset or 0 for tp, one in found.items()})
+        self._router.metadata({tp.topic for tp in wanted}, deadline=limit)
+        by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
+        for tp, leader in self._router.known_leaders([tp for tp in wanted if tp in ends]).items():
+            if isinstance(leader, KafkaError):
+                failed[tp] = leader
+            else:
+                by_node[leader.node_id][tp] = ends[tp]
+
+        def ask(node_id: int, connection: Connection) -> PendingResponse[DeleteRecordsResponse]:
+            return connection.submit(_delete_records(by_node[node_id], limit), deadline=limit)
+
+        def read(node_id: int, pending: PendingResponse[DeleteRecordsResponse]) -> None:
+            failed.update(_read_deleted(pending.result(timeout_ms, limit), by_node[node_id], first))
+
+        for node_id, error in ask_each_broker(self._router, by_node, ask, read, limit).items():
+            failed.update(dict.fromkeys(by_node[node_id], error))
+        lacks = "the response lacks it"
+        return {
+            tp: failed.get(tp) or IncompleteResponseError(f"deleting records of {tp}: {lacks}")
+            for tp in wanted
+            if tp not in first
+        }
 
     def list_topics(self, timeout: Timeout = None, *, internal: bool = False) -> list[str]:
         """The names of all topics that this client may see, sorted; Kafka's internal topics only if
@@ -244,17 +298,15 @@ def _read_deleted(
     response: DeleteRecordsResponse,
     asked: Mapping[TopicPartition, int],
     first: dict[TopicPartition, int],
-) -> list[BrokerError]:
-    """Store in ``first`` the result of every partition that is done, because -1 would delete more records if
-    it were sent again. Returns the refusals.
-    """
-    refused = []
+) -> dict[TopicPartition, KafkaError]:
+    """Store in ``first`` the result of every partition that is done. Returns the refusals."""
+    refused: dict[TopicPartition, KafkaError] = {}
     for topic in response.topics:
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)
             if partition.error_code:
                 where = f"deleting records of {tp} before offset {asked.get(tp)}"
-                refused.append(BrokerError(partition.error_code, where, operation="Delete"))
+                refused[tp] = BrokerError(partition.error_code, where, operation="Delete")
             else:
                 first[tp] = partition.low_watermark
     return refused

@@ -122,7 +122,7 @@ def test_what_was_deleted_beside_a_refusal_is_noted() -> None:
     )
     first: dict[TopicPartition, int] = {}
     response = DeleteRecordsResponse(throttle_time_ms=0, topics=[topic])
-    (refused,) = _read_deleted(response, {TopicPartition("t", 0): -1}, first)
+    (refused,) = _read_deleted(response, {TopicPartition("t", 0): -1}, first).values()
     assert first == {TopicPartition("t", 1): 7}
     assert str(refused).startswith("deleting records of t-0 before offset -1: NOT_LEADER_OR_FOLLOWER")
 

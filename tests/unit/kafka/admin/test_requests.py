@@ -15,12 +15,17 @@ from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
 from spark_kafka_native.kafka.admin.groups import read_classic_group, read_consumer_group
 from spark_kafka_native.kafka.admin.topics import NewTopic
-from spark_kafka_native.kafka.cluster import split_commit
+from spark_kafka_native.kafka.cluster import offsets, split_commit
 from spark_kafka_native.kafka.cluster.coordinators import ask_controller
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, OffsetOutOfRangeError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    KafkaError,
+    OffsetOutOfRangeError,
+)
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -94,6 +99,7 @@ from spark_kafka_native.kafka.protocol.api.transaction_admin import (
 )
 from spark_kafka_native.kafka.protocol.message import Request
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import MockBroker, MockRequest
 
 NONE = ErrorCode.NONE
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -227,8 +233,10 @@ def test_an_election_is_unclean_only_on_request(
 
 
 def test_a_refusal_for_good_is_raised_though_another_partition_is_to_be_asked_again(
-    cluster: ScriptedCluster, admin: Admin
+    cluster: ScriptedCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(offsets, "MISSING_MS", 100)
+
     def refused(request: DeleteRecordsRequest, _version: int) -> DeleteRecordsResponse:
         codes = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_OUT_OF_RANGE)
         results = [
@@ -245,6 +253,73 @@ def test_a_refusal_for_good_is_raised_though_another_partition_is_to_be_asked_ag
     with pytest.raises(BrokerError, match="a-1 before offset 9: OFFSET_OUT_OF_RANGE") as raised:
         admin.delete_records({A0: 1, A1: 9})
     assert "a-0 before offset 1: NOT_LEADER_OR_FOLLOWER" in raised.value.__notes__[0]
+
+
+def records_deleted(request: MockRequest) -> dict[str, object]:
+    topics = [
+        {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": one["partition_index"], "low_watermark": one["offset"]}
+                for one in topic["partitions"]
+            ],
+        }
+        for topic in request.fields["topics"]
+    ]
+    return {"topics": topics}
+
+
+@pytest.mark.parametrize("why", ["no leader", "silence", "refused"])
+@pytest.mark.parametrize("offset", [1, -1])
+def test_records_are_deleted_in_all_partitions_but_the_one_that_can_not(why: str, offset: int) -> None:
+    with MockBroker(3) as broker:
+        broker.create_topic("a", partitions=3)
+        for partition in range(3):
+            broker.append("a", ["0"], partition=partition)
+        bad = broker.leader("a", 0)
+        broker.on("DeleteRecords", times=None).reply(records_deleted)
+        if why == "no leader":
+            with broker.cluster.changed:
+                broker.cluster.topics["a"].partitions[0].leader = -1
+        elif why == "silence":
+            broker.on("DeleteRecords", node_id=bad, times=None).ignore()
+        else:
+            refused = [{"partition_index": 0, "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}]
+            broker.on("DeleteRecords", node_id=bad, times=None).reply(
+                {"topics": [{"name": "a", "partitions": refused}]}
+            )
+        with (
+            Admin(broker.bootstrap_servers, default_api_timeout_ms=1500, request_timeout_ms=400) as admin,
+            pytest.raises(KafkaError),
+        ):
+            admin.delete_records({TopicPartition("a", index): offset for index in range(3)})
+        sent = [
+            (one["partition_index"], one["offset"])
+            for request in broker.asked("DeleteRecords")
+            if request.node_id != bad
+            for one in request.fields["topics"][0]["partitions"]
+        ]
+        assert sorted(sent) == [(1, 1), (2, 1)]
+
+
+def test_what_is_written_after_a_lost_answer_is_not_deleted() -> None:
+    """-1 would be the end at the time of the second request."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["0", "1"])
+        asked: list[int] = []
+
+        def answer(request: MockRequest) -> dict[str, object] | None:
+            asked.append(request.fields["topics"][0]["partitions"][0]["offset"])
+            if len(asked) == 1:
+                broker.append("a", ["later"])
+                return None
+            return records_deleted(request)
+
+        broker.on("DeleteRecords", times=None).reply(answer)
+        with Admin(broker.bootstrap_servers, request_timeout_ms=300) as admin:
+            assert admin.delete_records({A0: -1}) == {A0: 2}
+        assert asked == [2, 2]
 
 
 def test_offsets_are_reset_to_any_place_of_the_partition(cluster: ScriptedCluster, admin: Admin) -> None:
