@@ -304,18 +304,20 @@ def record_from_json(
     headers: tuple[tuple[str, bytes | None], ...],
     as_json: Sequence[str] = (),
 ) -> _NewRecord:
-    """Parse one line of ``--input json``, as `tail --json` prints it. Of key and value, those in ``as_json``
-    are the JSON text that stands there. Raises `InputError`.
+    """Parse one line of ``--input json``, as `tail --json` prints it. A text is its characters, and anything
+    else the JSON that stands there; so is a text, too, for a key or value in ``as_json``. Raises
+    `InputError`.
     """
     try:
-        parsed = json.loads(data)
+        text = data.decode(json.detect_encoding(data), "surrogatepass").strip()
+        parsed = json.loads(text)
         _check_members(parsed, "record")
-        own = tuple(_json_header(one) for one in parsed.get("headers") or ())
+        own = _json_headers(parsed, text)
         timestamp_ms = parsed.get("timestamp_ms")
-        texts = _member_texts(data, as_json) if as_json else {}
+        key, value = _json_contents(parsed, text, ("key", "value"), as_json)
         return _NewRecord(
-            texts["key"] if "key" in texts else _json_bytes(parsed, "key"),
-            texts["value"] if "value" in texts else _json_bytes(parsed, "value"),
+            key,
+            value,
             arguments.partition,
             arguments.timestamp if timestamp_ms is None else _json_number(timestamp_ms),
             own + headers,
@@ -325,18 +327,39 @@ def record_from_json(
         raise InputError(f"a line is no record in JSON ({error}): {data[:60]!r}") from None
 
 
-def _member_texts(data: bytes, names: Sequence[str]) -> dict[str, bytes | None]:
-    """The members called ``names`` of the object ``data``, as they stand there. Null is None."""
+def _json_contents(
+    parsed: dict[str, Any], text: str, names: Sequence[str], as_json: Sequence[str] = ()
+) -> list[bytes | None]:
+    """The members called ``names`` of the object ``text``. Null is None."""
     from ..formats.json.scan import members
 
-    text = data.decode().strip()
-    found = {name: text[start:end].encode() for name, start, end in members(text, 0) if name in names}
-    return {name: None if one == b"null" else one for name, one in found.items()}
+    standing = [
+        name
+        for name in names
+        if (value := parsed.get(name)) is not None and (name in as_json or not isinstance(value, str))
+    ]
+    # As it stands there: each number keeps its digits.
+    texts = {name: text[start:end] for name, start, end in members(text, 0)} if standing else {}
+    return [texts[name].encode() if name in standing else _json_bytes(parsed, name) for name in names]
 
 
-def _json_header(header: Any) -> tuple[str, bytes | None]:
-    _check_members(header, "header")
-    return str(header["name"]), _json_bytes(header, "value")
+def _json_headers(parsed: dict[str, Any], text: str) -> tuple[tuple[str, bytes | None], ...]:
+    from ..formats.json.scan import elements, members
+
+    if not (given := parsed.get("headers")):
+        return ()
+    for header in given:
+        _check_members(header, "header")
+        if not isinstance(name := header.get("name"), str):
+            raise ValueError(f"the name of a header is a text, not {json.dumps(name)[:60]}")
+    texts = [""] * len(given)
+    if not all(isinstance(header.get("value"), str | None) for header in given):
+        places = {name: start for name, start, _ in members(text, 0)}
+        texts = [text[start:end] for start, end in elements(text, places["headers"])]
+    return tuple(
+        (header["name"], _json_contents(header, one, ["value"])[0])
+        for header, one in zip(given, texts, strict=True)
+    )
 
 
 def _check_members(given: Any, what: str) -> None:
@@ -360,12 +383,13 @@ def _json_number(given: Any) -> int:
 
 
 def _json_bytes(parsed: dict[str, Any], name: str) -> bytes | None:
-    if (encoded := parsed.get(f"{name}_base64")) is not None:
+    if f"{name}_base64" in parsed:
+        encoded = parsed[f"{name}_base64"]
+        if not isinstance(encoded, str):
+            raise ValueError(f'"{name}_base64" is a text, not {json.dumps(encoded)[:60]}')
         return base64.b64decode(encoded, validate=True)
     value = parsed.get(name)
-    if value is None or isinstance(value, str):
-        return None if value is None else value.encode()
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return None if value is None else value.encode()
 
 
 def _lines(arguments: argparse.Namespace) -> Iterator[list[bytes]]:

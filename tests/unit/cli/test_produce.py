@@ -261,7 +261,7 @@ def test_a_timestamp_that_is_no_whole_number_is_refused(
 def test_json_without_a_format_is_written_as_utf_8(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A text is its characters, and anything else the shortest JSON."""
+    """A text is its characters, and anything else the JSON that stands there."""
     with MockBroker() as broker:
         broker.create_topic("orders")
         lines = '{"key": {"a": "ä"}, "value": "ä"}\n{"key": [1, 2], "value": null}\n'
@@ -269,9 +269,21 @@ def test_json_without_a_format_is_written_as_utf_8(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
         assert main(["produce", *servers]) == 0
         found = [(record.key, record.value) for record in broker.records("orders")]
-    assert found == [('{"a":"ä"}'.encode(), "ä".encode()), (b"[1,2]", None)]
+    assert found == [('{"a": "ä"}'.encode(), "ä".encode()), (b"[1, 2]", None)]
     result = json.loads(capsys.readouterr().out)
     assert result == {"topic": "orders", "confirmed": 2, "failed": 0, "error": None}
+
+
+@pytest.mark.parametrize(
+    "text", ["1.0e400", "0.10000000000000000001", '{"a":1,"a":2}', '{"n": [1.50]}', "12345678901234567890.1"]
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_json_without_a_format_keeps_its_digits_and_members(text: str, encoding: str) -> None:
+    line = f'{{"key": {text} , "value":{text}, "headers": [{{"name": "\\u00e4", "value": {text}}}]}}'
+    given = argparse.Namespace(partition=None, timestamp=None)
+    record = produce.record_from_json(line.encode(encoding), given, ())
+    assert record[:2] == (text.encode(), text.encode())
+    assert record.headers == (("ä", text.encode()),)
 
 
 @pytest.mark.parametrize(("zone", "offset"), [("UTC", "Z"), ("Asia/Tokyo", "+09:00")])

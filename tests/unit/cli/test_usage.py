@@ -241,6 +241,9 @@ def test_a_line_that_is_no_record_is_an_error_of_the_input(line: bytes) -> None:
         (b'{"value":"v","headers":["n","v"]}', "a header is an object"),
         (b'{"value":"v","value_base64":"dg=="}', "contradict each other"),
         (b'{"key":null,"key_base64":"dg==","value":"v"}', "contradict each other"),
+        (b'{"value":"v","headers":[{"name":null,"value":"x"}]}', "the name of a header is a text, not null"),
+        (b'{"value":"v","headers":[{"value":"x"}]}', "the name of a header is a text, not null"),
+        (b'{"value_base64":null}', '"value_base64" is a text, not null'),
     ],
 )
 def test_a_member_of_a_line_in_json_that_would_be_ignored_is_refused(line: bytes, complaint: str) -> None:
