@@ -6,9 +6,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from .errors import FormatError
+
+_INT32_MAX = 2**31 - 1
+_VIEWS = ("string_view", "binary_view")
+_REFUSED = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    pa.ArrowTypeError,
+    pa.ArrowIndexError,
+    pa.ArrowCapacityError,
+)
 
 
 def check_distinct(names: Sequence[str], where: str = "") -> None:
@@ -19,14 +30,90 @@ def check_distinct(names: Sequence[str], where: str = "") -> None:
 
 def as_plain(array: pa.Array) -> pa.Array:
     """``array`` with 32-bit offsets, without views and dictionaries, unsigned integers as the next larger
-    signed ones, timestamps in microseconds. Raises `FormatError` if values would be lost."""
+    signed ones, timestamps in microseconds. Raises `FormatError` if values would be lost, and for more than
+    2 GiB of text or bytes in one column."""
     kind = plain_type(array.type)
     if kind == array.type:
         return array
     try:
-        return array.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return _converted(array, kind) if _has_pitfalls(array.type) else _cast(array, kind)
+    except _REFUSED as error:
         raise FormatError(f"a column of {array.type} can't be taken as {kind}: {error}") from error
+
+
+def _has_pitfalls(kind: Any) -> bool:
+    """True if Arrow's own cast may go wrong. Views of more than 2 GiB get wrapped offsets, a child of type
+    null of a slice becomes too short, and a dictionary without words fails, also below a null."""
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_null(kind) or str(kind) in _VIEWS:
+        return True
+    return types.is_nested(kind) and any(_has_pitfalls(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _cast(array: pa.Array, kind: Any) -> pa.Array:
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        # Of a slice with 64-bit offsets Arrow looks at the place in the whole, not at the length.
+        return pa.concat_arrays([array]).cast(kind)
+
+
+def _converted(array: pa.Array, kind: Any) -> pa.Array:
+    """As `_cast`, level by level: Arrow casts the leaves only, and nothing below a null."""
+    types, given = pa.types, array.type
+    if kind == given:
+        return array
+    if types.is_dictionary(given):
+        return _converted(array.dictionary, kind).take(array.indices)
+    if types.is_struct(given):
+        fields = [_converted(field, one.type) for field, one in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=_nulls(array))
+    if types.is_map(given):
+        entries = _entries(array)
+        keys, items = entries.flatten().flatten()
+        offsets, mask = _offsets(entries), _nulls(array)
+        keys, items = _converted(keys, kind.key_type), _converted(items, kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
+    if types.is_nested(given):
+        elements = _converted(array.flatten(), kind.value_type)
+        return pa.ListArray.from_arrays(_offsets(array), elements, type=kind, mask=_nulls(array))
+    if str(given) in _VIEWS and _view_bytes(array) > _INT32_MAX:
+        raise FormatError(f"a column of {given} has more than 2 GiB: write fewer rows at once")
+    return _cast(array, kind)
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _entries(maps: pa.MapArray) -> pa.ListArray:
+    """Maps as lists of structs: Arrow flattens those alone."""
+    structs = pa.StructArray.from_arrays([maps.keys, maps.items], names=["key", "value"])
+    # A copy, as Arrow takes no mask beside offsets that are a slice.
+    offsets = pa.concat_arrays([maps.offsets])
+    return pa.ListArray.from_arrays(offsets, structs, mask=_nulls(maps))
+
+
+def _offsets(lists: pa.Array) -> pa.Array:
+    """Where the elements of each list begin in ``lists.flatten()``, which leaves out those of null lists."""
+    import pyarrow.compute as pc  # late: most columns have no lists
+
+    offsets = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(lists), 0)), out=offsets[1:])
+    return pa.Array.from_buffers(pa.int64(), len(offsets), [None, pa.py_buffer(offsets)]).cast(pa.int32())
+
+
+def _view_bytes(views: pa.Array) -> int:
+    """The bytes of all values together. Arrow's cast to 32-bit offsets does not count them: rows that share
+    a value have more than the column takes in memory."""
+    if not len(views):
+        return 0
+    fields = np.frombuffer(views.buffers()[1], np.uint32)
+    lengths = fields[4 * views.offset : 4 * (views.offset + len(views)) : 4]
+    total = int(lengths.sum(dtype=np.int64))
+    if total > _INT32_MAX and views.null_count:  # any length stands below a null
+        total = int(lengths.sum(dtype=np.int64, where=np.asarray(views.is_valid())))
+    return total
 
 
 def as_payloads(payloads: pa.Array) -> pa.Array:

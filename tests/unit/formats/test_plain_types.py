@@ -59,3 +59,66 @@ def test_views_of_lists_which_arrow_casts_wrongly(kind: pa.DataType) -> None:
     for column in (views, views[1:], pa.StructArray.from_arrays([views], names=["a"])):
         with pytest.raises(FormatError, match="list_view<item: int8> is not supported: make it a list<int8>"):
             as_plain(column)
+
+
+NULL = pa.struct([("n", pa.null())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        (pa.struct([("a", NULL), ("b", pa.string_view())]), {"a": {"n": None}, "b": "x"}),
+        (pa.list_(pa.struct([("s", pa.large_string()), ("n", pa.null())])), [{"s": "x", "n": None}]),
+        (pa.list_(pa.struct([("s", pa.uint8()), ("n", pa.null())]), 1), [{"s": 1, "n": None}]),
+        (pa.struct([("a", pa.list_(pa.null())), ("b", pa.string_view())]), {"a": [None, None], "b": "x"}),
+        (pa.map_(pa.large_string(), NULL), [("k", {"n": None})]),
+    ],
+    ids=str,
+)
+def test_a_slice_with_a_field_without_values(kind: pa.DataType, row: Any) -> None:
+    column = pa.array([{"c": row}, {"c": None}, None, {"c": row}] * 2, pa.struct([("c", kind)]))
+    for start in range(len(column)):
+        made = as_plain(column[start:])
+        made.validate(full=True)
+        assert made.to_pylist() == column[start:].to_pylist()
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+def test_views_that_share_more_than_2_gib(kind: pa.DataType) -> None:
+    one = pa.array([b"x" * 2**20]).cast(kind)
+    column = pa.concat_arrays([one] * 2_049)
+    for given in (column, pa.StructArray.from_arrays([column], names=["a"])):
+        with pytest.raises(FormatError, match=f"{kind} has more than 2 GiB: write fewer rows at once"):
+            as_plain(given)
+    assert len(as_plain(column[2_040:])) == 9
+    # Of a null any length may stand there.
+    shared = pa.Array.from_buffers(kind, 2_049, [pa.py_buffer(bytes(257)), *column.buffers()[1:]], 2_049)
+    assert as_plain(shared).null_count == 2_049
+
+
+def test_a_slice_far_inside_of_large_strings() -> None:
+    offsets = pa.array([2**31 + 2, 2**31 + 5, 2**31 + 5], pa.int64()).buffers()[1]
+    abc = pa.py_buffer(b"abc")
+    text = pa.foreign_buffer(abc.address - 2**31 - 2, 2**31 + 5, abc)
+    column = pa.Array.from_buffers(pa.large_string(), 2, [None, offsets, text])
+    assert as_plain(column).to_pylist() == ["abc", ""]
+    assert as_plain(column[1:]).to_pylist() == [""]
+
+
+def test_a_dictionary_without_words_below_a_null() -> None:
+    kind = pa.dictionary(pa.int32(), pa.string())
+    for given in (
+        pa.array([None], pa.struct([("c", kind)])),
+        pa.array([None], pa.list_(pa.struct([("c", kind)]), 2)),
+        pa.array([[None], None, []], pa.list_(pa.struct([("c", kind)]))),
+    ):
+        assert as_plain(given).to_pylist() == given.to_pylist()
+
+
+@pytest.mark.parametrize("words", [pa.string_view(), pa.large_string()], ids=str)
+def test_words_of_any_type(words: pa.DataType) -> None:
+    column = pa.DictionaryArray.from_arrays(
+        pa.array([0, None, 1, 2], pa.uint32()), pa.array(["a", "b", None], words)
+    )
+    for given in (column, column[1:], pa.StructArray.from_arrays([column], names=["c"])):
+        assert as_plain(given).to_pylist() == given.to_pylist()
