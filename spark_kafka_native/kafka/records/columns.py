@@ -253,7 +253,7 @@ class HeaderLists(NamedTuple):
     @classmethod
     def from_arrow(cls, headers: pa.Array) -> HeaderLists:
         """Convert a list of structs of two fields: ``key`` and ``value`` in any order, or fields of other
-        names, the key first.
+        names, the key first. They have types that `to_binary` takes.
 
         A null list counts as empty. ValueError for another type, `HeaderError` for a null header and for a
         header with a key that is null or not UTF-8.
@@ -261,14 +261,16 @@ class HeaderLists(NamedTuple):
         import pyarrow.compute as pc  # late: a process that only reads does not need it
 
         kind = headers.type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not _is_header(kind.value_type):
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not _is_pair(kind.value_type):
             raise ValueError(f"headers must be list<struct<key: string, value: binary>>, not {kind}")
         counts = pc.fill_null(pc.list_value_length(headers), 0)
         offsets = np.zeros(len(headers) + 1, np.int64)
         np.cumsum(np.asarray(counts, np.int64), out=offsets[1:])
         structs = headers.flatten()
         key_at = _key_place(kind.value_type)
-        key, value = structs.field(key_at), structs.field(1 - key_at)
+        key, value = _plain(structs.field(key_at)), _plain(structs.field(1 - key_at))
+        if key is None or value is None:
+            raise ValueError(f"headers must be list<struct<key: string, value: binary>>, not {kind}")
         if structs.null_count or key.null_count:
             missing = np.asarray(pc.or_(structs.is_null(), key.is_null()))
             row = _row_of(int(np.argmax(missing)), offsets)
@@ -317,13 +319,44 @@ def is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _is_header(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_struct(kind)
-        and kind.num_fields == 2
-        and is_binary(kind.field(0).type)
-        and is_binary(kind.field(1).type)
-    )
+def to_binary(column: pa.Array) -> pa.Array | None:
+    """Return ``column`` as binary or large_binary, text as UTF-8: binary, strings, their ``large_`` and view
+    kinds, bytes of fixed size, dictionaries of those, and nulls. None if it has another type.
+    """
+    types, kind = pa.types, column.type
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return column
+    if types.is_string(kind):
+        return column.cast(pa.binary())  # copies nothing
+    if types.is_large_string(kind):
+        return column.cast(pa.large_binary())
+    if types.is_null(kind):
+        return pa.nulls(len(column), pa.binary())
+    if types.is_dictionary(kind):
+        words = to_binary(column.dictionary)
+        return None if words is None else _take_words(words, column.indices)
+    if types.is_fixed_size_binary(kind):
+        is_large = (column.offset + len(column)) * kind.byte_width > _INT32_MAX
+        return column.cast(pa.large_binary() if is_large else pa.binary())
+    if str(kind) in ("string_view", "binary_view"):
+        # Arrow's cast to 32-bit offsets does not see that views have more than 2 GiB.
+        return column.cast(pa.large_binary())
+    return None
+
+
+def _take_words(words: pa.Array, indices: pa.Array) -> pa.Array:
+    try:
+        return words.take(indices)
+    except pa.ArrowInvalid:  # more than 2 GiB
+        return words.cast(pa.large_binary()).take(indices)
+
+
+def _plain(column: pa.Array) -> pa.Array | None:
+    return column if is_binary(column.type) else to_binary(column)
+
+
+def _is_pair(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(kind) and kind.num_fields == 2)
 
 
 class HeaderKeyError(ValueError):

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...records.columns import RecordColumns
 from ...security.config_providers import resolve_registry
 from ..errors import RecordError
-from .records_in import Columns, as_arrow, column_of, header_column
+from .records_in import Columns, as_arrow, column_of, header_column, in_one_piece
 
 if TYPE_CHECKING:
     # Imported late elsewhere: a producer of bytes has no use for it.
@@ -76,7 +76,7 @@ class ColumnEncoding:
         if column is None or pa.types.is_null(column.type):
             return column, headers
         name = given if isinstance(given, str) else given.name
-        rows = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        rows = in_one_piece(column, payload)
         try:
             rows = as_plain(rows)
             place = (given, payload, topic, rows.type)

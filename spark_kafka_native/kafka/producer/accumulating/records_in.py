@@ -24,6 +24,7 @@ from ...records.columns import (
     RecordColumns,
     build_binary,
     build_headers,
+    to_binary,
 )
 from ..delivery import DeliveryBlock, Rows
 from ..errors import RecordError
@@ -148,20 +149,38 @@ def _as_given(columns: RecordColumns) -> RecordColumns:
 
 
 def header_column(headers: pa.Array | None) -> pa.Array | None:
-    """``headers`` as `HEADERS_TYPE`: Arrow's own casts match fields by name, and these may have any name."""
-    if headers is None or not len(headers):
+    """``headers`` as `HEADERS_TYPE`: Arrow's own casts match fields by name, and these may have any name.
+    Raises `RecordError` with the row of a header that no record can carry, TypeError for another type."""
+    if headers is None or not len(headers) or _is_empty(headers):
         return None
     try:
         lists = HeaderLists.from_arrow(headers)
     except HeaderError as error:
         raise RecordError(f"column 'headers' has a header {error.reason}", None, error.row) from None
+    except ValueError as error:
+        raise TypeError(f"column 'headers': {error}") from None
     if headers.type == HEADERS_TYPE:
         return headers
-    key = lists.key.cast(pa.binary()).cast(pa.string())
-    structs = pa.StructArray.from_arrays(
-        [key, lists.value.cast(pa.binary())], fields=list(HEADERS_TYPE.value_type)
+    try:
+        key, value = lists.key.cast(pa.binary()).cast(pa.string()), lists.value.cast(pa.binary())
+        offsets = pa.array(lists.offsets, pa.int32())
+    except pa.ArrowInvalid:
+        raise _too_large("headers") from None
+    structs = pa.StructArray.from_arrays([key, value], fields=list(HEADERS_TYPE.value_type))
+    return pa.ListArray.from_arrays(offsets, structs, type=HEADERS_TYPE)
+
+
+def _is_empty(headers: pa.Array) -> bool:
+    """True if there is no header: data frames make a column of type null of that, or of such lists."""
+    kind = headers.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return pa.types.is_null(kind) or bool(
+        is_list and pa.types.is_null(kind.value_type) and not len(headers.flatten())
     )
-    return pa.ListArray.from_arrays(pa.array(lists.offsets, pa.int32()), structs, type=HEADERS_TYPE)
+
+
+def _too_large(name: str) -> RecordError:
+    return RecordError(f"column '{name}' has more than 2 GiB: send fewer rows at once")
 
 
 def _columns_of(batch: pa.RecordBatch | pa.Table) -> RecordColumns:
@@ -185,33 +204,56 @@ def column_of(batch: pa.RecordBatch | pa.Table, name: str) -> Any:
         return None
     if len(places) > 1:
         raise RecordError(f"there are {len(places)} columns '{name}': which one is meant?")
-    column = batch.column(places[0])
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return in_one_piece(batch.column(places[0]), name)
 
 
-def _as_binary(column: pa.Array, name: str) -> pa.Array | None:
-    kind = column.type
-    if isinstance(column, pa.ChunkedArray):  # more than 2 GiB in one column
-        return pa.concat_arrays([chunk.cast(pa.large_binary()) for chunk in column.chunks])
-    if pa.types.is_null(kind):
-        return pa.nulls(len(column), pa.binary())
-    # Strings become binary, which copies nothing: calls of both kinds meet in one batch, and not all
-    # binary is a string.
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+def in_one_piece(column: Any, name: str) -> Any:
+    """The array that ``column``, called ``name``, is, or its chunks joined. Raises `RecordError` if it has
+    more bytes than an array of that kind may have."""
+    if not isinstance(column, pa.ChunkedArray):
         return column
-    if pa.types.is_string(kind):
-        return column.cast(pa.binary())
-    if pa.types.is_large_string(kind):
-        return column.cast(pa.large_binary())
-    if pa.types.is_dictionary(kind):
-        return _as_binary(column.dictionary_decode(), name)
-    if pa.types.is_fixed_size_binary(kind) or str(kind) in ("binary_view", "string_view"):
-        return column.cast(pa.binary())
-    raise TypeError(f"column '{name}' is {kind}: binary or string is needed")
+    try:
+        return column.combine_chunks()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowCapacityError):
+        # Text and bytes of more than 2 GiB, or a dictionary of views: Arrow does not join those.
+        chunks = [_decoded(chunk) for chunk in column.chunks]
+    large = _LARGE.get(chunks[0].type, chunks[0].type)
+    try:
+        return pa.concat_arrays([chunk.cast(large) for chunk in chunks])
+    except (pa.ArrowInvalid, pa.ArrowCapacityError):
+        raise _too_large(name) from None
+
+
+def _decoded(column: pa.Array) -> pa.Array:
+    """``column`` without a dictionary."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    words = column.dictionary
+    # Arrow takes no views by their places, and makes text of at most 2 GiB.
+    return words.cast(_LARGE.get(words.type, words.type)).take(column.indices)
+
+
+_LARGE = {
+    pa.string(): pa.large_string(),
+    pa.binary(): pa.large_binary(),
+    pa.string_view(): pa.large_string(),
+    pa.binary_view(): pa.large_binary(),
+}
+
+
+def _as_binary(column: pa.Array, name: str) -> pa.Array:
+    # Strings become binary, too: calls of both kinds meet in one batch, and not all binary is a string.
+    found = to_binary(in_one_piece(column, name))
+    if found is None:
+        raise TypeError(f"column '{name}' is {column.type}: binary or string is needed")
+    return found
 
 
 def _read_timestamps(column: pa.Array) -> npt.NDArray[np.int64] | None:
     """Milliseconds; null becomes the time of sending."""
+    if pa.types.is_null(column.type):
+        return None
+    column = _decoded(column)
     kind = column.type
     if not pa.types.is_timestamp(kind) and not pa.types.is_integer(kind):
         raise TypeError(f"column 'timestamp' is {kind}: a timestamp or int64 milliseconds is needed")
@@ -275,6 +317,7 @@ def _whole_numbers(partition: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.boo
     """The numbers as they are, and which of them are null."""
     if not isinstance(partition, pa.Array | pa.ChunkedArray):
         return np.asarray(partition), None
+    partition = _decoded(in_one_piece(partition, "partition"))
     kind = partition.type
     if pa.types.is_null(kind):
         return np.zeros(len(partition), np.int32), np.ones(len(partition), np.bool_)
@@ -296,8 +339,7 @@ def first_wrong_partition(part: TopicColumns, count: int, *, explicit: bool) -> 
 
 
 def _by_topic(records: RecordColumns, topics: Any, partition: Partitions | None) -> list[TopicColumns]:
-    if pa.types.is_dictionary(topics.type):
-        topics = topics.dictionary_decode()
+    topics = _decoded(topics)
     if topics.null_count:
         row = int(np.flatnonzero(np.asarray(topics.is_null()))[0])
         raise RecordError("column 'topic' is null: each record needs a topic", None, row)

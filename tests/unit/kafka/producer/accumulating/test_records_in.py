@@ -9,7 +9,7 @@ from spark_kafka_native.kafka.producer.accumulating.records_in import (
     first_wrong_partition,
 )
 from spark_kafka_native.kafka.producer.errors import RecordError
-from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 
 
 def batch(n=2, **columns):
@@ -185,6 +185,112 @@ def test_a_data_frame_of_polars():
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"key": ["k", None], "value": [b"1", b"2"]})
     assert records_of(frame, "t") == [("t", b"k", b"1"), ("t", None, b"2")]
+
+
+def test_all_columns_of_a_data_frame_of_polars():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(
+        {
+            "value": ["1", "2"],
+            "key": polars.Series(["k", None], dtype=polars.Categorical),
+            "topic": polars.Series(["t", "t"], dtype=polars.Categorical),
+            "headers": [[{"key": "h", "value": b"x"}, {"key": "i", "value": None}], None],
+            "timestamp": [None, None],
+            "partition": [None, None],
+        }
+    )
+    (part,) = columns_by_topic(frame, None)
+    assert part.partition is None
+    assert [(r.key, r.value, r.headers) for r in part.columns.records()] == [
+        (b"k", b"1", (("h", b"x"), ("i", None))),
+        (None, b"2", ()),
+    ]
+
+
+VIEWS = pa.struct([("key", pa.string_view()), ("value", pa.binary_view())])
+
+
+@pytest.mark.parametrize("kind", [pa.large_list(VIEWS), pa.list_(VIEWS)], ids=str)
+def test_headers_of_views(kind):
+    rows = [
+        [{"key": "skipped", "value": b"x"}],
+        [{"key": "k", "value": None}, {"key": "l", "value": b"v"}],
+        None,
+    ]
+    (part,) = columns_by_topic(batch(headers=pa.array(rows, kind)[1:]), "t")
+    assert [r.headers for r in part.columns.records()] == [(("k", None), ("l", b"v")), ()]
+    wrong = pa.array([None, [{"key": None, "value": b"v"}]], kind)
+    with pytest.raises(RecordError, match="row 1: column 'headers' has a header with a null key"):
+        columns_by_topic(batch(headers=wrong), "t")
+
+
+def test_a_header_that_never_has_a_value():
+    headers = pa.array([[{"key": "k", "value": None}], []])
+    (part,) = columns_by_topic(batch(headers=headers), "t")
+    assert [r.headers for r in part.columns.records()] == [(("k", None),), ()]
+
+
+@pytest.mark.parametrize(
+    "headers", [pa.nulls(2), pa.array([[], None]), pa.array([[], []])], ids=["null", "list", "empty"]
+)
+def test_no_headers_at_all(headers):
+    (part,) = columns_by_topic(batch(headers=headers), "t")
+    assert part.columns.headers is None
+
+
+@pytest.mark.parametrize(
+    "headers", [pa.array([1, 2]), pa.array([[None], []]), pa.array([[{"a": 1, "b": 2}]] * 2)]
+)
+def test_headers_of_another_type_are_refused(headers):
+    with pytest.raises(TypeError, match="column 'headers': headers must be list"):
+        columns_by_topic(batch(headers=headers), "t")
+
+
+@pytest.mark.parametrize("words", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_dictionaries(words):
+    def of(*names):
+        coded = pa.array(names).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(words))
+
+    table = pa.table(
+        {
+            "topic": pa.chunked_array([of("t", "u"), of("u", "u")]),
+            "value": pa.chunked_array([of("a", None), of("b", "c")]),
+            "partition": pa.array([0, None, 1, 0], pa.int32()).dictionary_encode(),
+            "timestamp": pa.array([5, 6, 7, 5], pa.timestamp("ms")).dictionary_encode(),
+        }
+    )
+    first, second = columns_by_topic(table, None)
+    assert (first.topic, first.columns.value.to_pylist(), first.partition.tolist()) == ("t", [b"a"], [0])
+    assert (second.topic, second.columns.value.to_pylist()) == ("u", [None, b"b", b"c"])
+    assert second.partition.tolist() == [-1, 1, 0]
+    assert second.columns.timestamp_ms.tolist() == [6, 7, 5]
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+def test_views_become_binary_with_offsets_for_more_than_2_gib(kind):
+    # Arrow's cast to 32-bit offsets wraps where rows that share a value have more than 2 GiB.
+    (part,) = columns_by_topic(pa.record_batch({"value": pa.array([b"abc", None]).cast(kind)}), "t")
+    assert part.columns.value.type == pa.large_binary()
+    assert part.columns.value.to_pylist() == [b"abc", None]
+
+
+def test_headers_of_more_than_2_gib_are_refused():
+    headers = pa.array([[{"key": "k", "value": b"x" * 2**20}]], HEADERS_TYPE)
+    table = pa.table({"value": [b""] * 2_048, "headers": pa.chunked_array([headers] * 2_048)})
+    with pytest.raises(RecordError, match="column 'headers' has more than 2 GiB: send fewer rows at once"):
+        columns_by_topic(table, "t")
+
+
+@pytest.mark.soak  # 2 GiB of memory for each
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.string(), pa.dictionary(pa.int8(), pa.binary()), pa.binary(2**20)]
+)
+def test_chunks_of_more_than_2_gib(kind):
+    chunk = pa.array([b"x" * 2**20]).cast(kind)
+    (part,) = columns_by_topic(pa.table({"value": pa.chunked_array([chunk] * 2_049)}), "t")
+    assert part.columns.value.type == pa.large_binary()
+    assert part.columns.value[2_048].as_py() == b"x" * 2**20
 
 
 @pytest.mark.parametrize("columns", [[b"1"], {"value": [b"1"]}, None])
