@@ -41,14 +41,16 @@ URL."""
 _IS_IT: Final = "is the URL that of a schema registry?"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class RegistryClient:
     """Where a registry is, and how to log in."""
 
     urls: tuple[str, ...]
-    """Of one registry: the next one is asked where one does not answer."""
+    """Of one registry: the next one is asked where one does not answer, and from then on first."""
     authorization: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    _answered: int = field(default=0, init=False, repr=False)
+    """The place of the URL that answered last. Threads may write it at the same time."""
 
     @property
     def shown(self) -> str:
@@ -70,18 +72,24 @@ class RegistryClient:
         data = None if body is None else json.dumps(body).encode()
         request = HttpRequest(method="GET" if body is None else "POST", path=path, headers=headers, body=data)
         until = monotonic() + OPERATION_S if until is None else until
+        first, count = self._answered, len(self.urls)
         for attempt in itertools.count():
-            url = self.urls[attempt % len(self.urls)]
+            place = (first + attempt) % count
+            url = self.urls[place]
             pause_s = 0.0
+            now = monotonic()
             try:
-                answer = self._send(url, request, min(until, monotonic() + REQUEST_S))
+                # One that does not answer leaves time for those that are still to be asked in this round.
+                share_s = (until - now) / (count - attempt % count)
+                answer = self._send(url, request, now + min(REQUEST_S, share_s))
                 if answer.status not in _TRY_AGAIN:
+                    self._answered = place
                     return _read(answer, what, url)
                 reason, pause_s = f"HTTP status {answer.status}", _retry_after_s(answer)
             except RequestError as error:
                 reason = str(error)
-            rounds, place = divmod(attempt + 1, len(self.urls))
-            if place == 0:  # all of them were asked
+            rounds, asked = divmod(attempt + 1, count)
+            if asked == 0:  # all of them were asked
                 pause_s = max(pause_s, _FIRST_PAUSE_S * 2**rounds)
             pause_s = min(pause_s, _LONGEST_PAUSE_S) * random.uniform(0.8, 1.2)
             if rounds >= _ROUNDS or monotonic() + pause_s >= until:

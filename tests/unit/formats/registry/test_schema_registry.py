@@ -20,7 +20,7 @@ from spark_kafka_native.formats.registry import (
     schema_registry,
 )
 from spark_kafka_native.formats.registry.registered_schema import RegisteredSchema, json_depth
-from spark_kafka_native.http_request import Answer
+from spark_kafka_native.http_request import Answer, RequestError
 
 NOT_FOUND = (404, {}, {"error_code": 40403, "message": "Schema not found"})
 LONG = json.dumps("long")
@@ -273,6 +273,47 @@ def test_the_next_url_is_asked_where_one_is_down() -> None:
         both = SchemaRegistry.from_settings({"registry.url": f"http://127.0.0.1:1/x, {served.url}/"})
         assert both is not None
         assert both.schema(1).text == LONG
+
+
+def test_the_url_that_answered_is_asked_first_from_then_on() -> None:
+    """A hanging one would cost 10 s for each id and each reference."""
+    first: list[str] = []
+
+    def answer(url: str, status: int) -> Callable[[Asked], tuple[int, dict[str, str], Any]]:
+        def answered(asked: Asked) -> tuple[int, dict[str, str], Any]:
+            first.append(url)
+            return status, {}, {"schema": LONG}
+
+        return answered
+
+    a, b = answer("a", 503), answer("b", 200)
+    with serving(a) as one, serving(b) as other:
+        asked = SchemaRegistry.from_settings({"registry.url": f"{one.url},{other.url}"})
+        assert asked is not None
+        asked.schema(1)
+        asked.schema(2)
+        assert first == ["a", "b", "b"]
+        other.answer, one.answer = answer("b", 503), answer("a", 200)
+        asked.schema(3)
+        asked.schema(4)
+        assert first[3:] == ["b", "a", "a"]
+
+
+def test_a_url_that_does_not_answer_leaves_time_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    ends: list[tuple[str, float]] = []
+
+    def send(url: str, request: Any, tls: Any, until: float, **_: Any) -> Answer:
+        ends.append((url, until))
+        now[0] = until
+        raise RequestError("timed out")
+
+    monkeypatch.setattr(registry_client, "send", send)
+    monkeypatch.setattr(registry_client, "monotonic", lambda: now[0])
+    client = registry_client.RegistryClient(urls=("http://a", "http://b", "http://c"))
+    with pytest.raises(RegistryError, match="3 attempts"):
+        client.ask("schema", "/", until=106.0)
+    assert ends == [("http://a", 102.0), ("http://b", 104.0), ("http://c", 106.0)]
 
 
 def test_credentials_are_sent_and_never_shown() -> None:
