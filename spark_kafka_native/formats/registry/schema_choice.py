@@ -54,7 +54,7 @@ def schema_to_write(
                 "the latest version"
             ) from error
     # With the references that it has; the registry may also have written it in another way.
-    return replace(registry.schema(id), subject=subject)
+    return replace(registry.schema_just_given(id), subject=subject)
 
 
 def ids_in_headers(settings: Mapping[str, str]) -> bool:

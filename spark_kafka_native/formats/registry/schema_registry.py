@@ -6,7 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,6 +22,8 @@ _MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 _MAX_UNKNOWN: Final = 10_000
 _UNKNOWN_S: Final = 60.0
 """Until then a schema that the registry does not have is not asked for again."""
+_FOLLOWER_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""A node of a registry that gave an id may be ahead of the one that is asked for the schema."""
 
 
 class SchemaRegistry:
@@ -56,7 +58,19 @@ class SchemaRegistry:
 
     def schema(self, id: int) -> RegisteredSchema:
         """The schema with this id. Raises `UnknownSchemaError` or another `RegistryError`."""
-        return self._keep(f"/schemas/ids/{id}", f"schema with id {id}", {"id": id})
+        return self._keep(_path_of(id), f"schema with id {id}", {"id": id})
+
+    def schema_just_given(self, id: int) -> RegisteredSchema:
+        """The schema with an id that `register` or `lookup` has returned: one that is unknown is asked for
+        again, for some seconds. Raises as `schema`."""
+        for pause_s in _FOLLOWER_PAUSES_S:
+            self._unknown.pop(_path_of(id), None)  # that was before
+            try:
+                return self.schema(id)
+            except UnknownSchemaError:
+                sleep(pause_s)
+        self._unknown.pop(_path_of(id), None)
+        return self.schema(id)
 
     def schema_of_guid(self, guid: str) -> RegisteredSchema:
         """The schema with this GUID. Raises as `schema`."""
@@ -211,6 +225,10 @@ def _shared(settings: tuple[tuple[str, str], ...]) -> SchemaRegistry:
 def _quoted(name: str) -> str:
     # `replace`: JSON may have half of a surrogate pair.
     return quote(name, safe="", errors="replace")
+
+
+def _path_of(id: int) -> str:
+    return f"/schemas/ids/{id}"
 
 
 def _versions_of(subject: str) -> str:

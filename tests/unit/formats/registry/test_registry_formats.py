@@ -39,6 +39,8 @@ class FakeRegistry:
             raise UnknownSchemaError(f"There is no schema with id {id} at http://registry")
         return RegisteredSchema(type=self.type, text=str(id), id=id)
 
+    schema_just_given = schema
+
     def schema_of_guid(self, guid: str) -> RegisteredSchema:
         self.asked.append(guid)
         return RegisteredSchema(type=self.type, text=guid, guid=guid)

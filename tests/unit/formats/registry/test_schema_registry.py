@@ -496,6 +496,25 @@ def test_registering_and_looking_up() -> None:
         assert "\x1b" not in str(raised.value)
 
 
+def test_an_id_that_was_just_given_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node that is asked may be behind the one that gave it. It was taken for unknown, for a minute."""
+    pauses: list[float] = []
+    monkeypatch.setattr(schema_registry, "sleep", pauses.append)
+    later: list[Any] = [NOT_FOUND, NOT_FOUND, {"schema": LONG}]
+    with registry({"/schemas/ids/7": later}) as (asked, served):
+        assert asked.schema_just_given(7).text == LONG
+        assert (len(served.asked), pauses) == (3, sorted(pauses))
+    with registry({"/schemas/ids/7": [NOT_FOUND, {"schema": LONG}]}) as (asked, _):
+        with pytest.raises(UnknownSchemaError):
+            asked.schema(7)  # of a record, before
+        assert asked.schema_just_given(7).text == LONG
+    with registry({}) as (asked, served):
+        with pytest.raises(UnknownSchemaError):
+            asked.schema_just_given(7)
+        assert len(served.asked) == 7
+        assert sum(pauses) < 20
+
+
 def test_a_name_that_is_no_unicode() -> None:
     refer = b'{"schema": "1", "references": [{"name": "x", "subject": "\\ud800", "version": 1}]}'
     with (
