@@ -38,6 +38,9 @@ _RENEWAL_WAIT_MS, _RENEWAL_SHARE = 1_000, 0.25
 """Limits of a wait for a new token while the present one is valid; the second is of the caller's time."""
 _PAUSE_MS: Final = 30_000
 """After a renewal that failed: until then the present token is used while it is valid."""
+HANGING_MS: Final = 60_000
+"""After this time another fetch is begun beside one without an answer, which keeps its thread."""
+MAX_HANGING: Final = 64
 MAX_SOURCES: Final = 64
 """Limit of configurations with kept tokens; the oldest one is removed first."""
 _LOG: Final = logging.getLogger("spark_kafka_native")
@@ -45,18 +48,20 @@ _LOG: Final = logging.getLogger("spark_kafka_native")
 
 @dataclass(frozen=True, kw_only=True)
 class Token:
-    """A token; both times are seconds of `time.time`, None if its lifetime is unknown."""
+    """A token. Ages are seconds since it was asked for, None if its lifetime is unknown."""
 
     value: Secret
-    refresh_at: float | None
-    expires_at: float | None
+    asked_at: float
+    asked_at_steady: float
+    refresh_age: float | None
+    expiry_age: float | None
 
 
 class TokenSource:
     """The tokens of one configuration. Any thread may use it; several that need a new token share one fetch.
 
     A thread of its own fetches, so that a signal handler that interrupts a caller, and closes a client,
-    holds up no thread of that client.
+    holds up no thread of that client. Callers join a fetch in progress, until it counts as hanging.
     """
 
     def __init__(
@@ -64,11 +69,19 @@ class TokenSource:
         fetch: Callable[[Deadline], tuple[str, float | None]],
         clock: Callable[[], float] = time.time,
         uniform: Callable[[float, float], float] = random.uniform,
+        steady: Callable[[], float] = time.monotonic,
+        name: str = "its source",
     ) -> None:
         self._fetch = fetch
         self._clock = clock
         self._uniform = uniform
-        self._fetches = Lookups(name="kafka-token")
+        self._steady = steady
+        self._name = name
+        self._fetches = Lookups(MAX_HANGING, name="kafka-token")
+        self._number = 0
+        """Of the fetch that callers begin or join."""
+        self._hangs_from: Deadline | None = None
+        """Of the fetch in progress."""
         self._token: Token | None = None
         self._renewal_pause = Deadline.after_ms(0)
 
@@ -77,7 +90,7 @@ class TokenSource:
         one is still valid.
         """
         known = self._token
-        if known is not None and known.refresh_at is not None and self._clock() < known.refresh_at:
+        if known is not None and known.refresh_age is not None and self._age(known) < known.refresh_age:
             return known.value
         limit = deadline
         if known is not None and self._is_valid(known):
@@ -96,7 +109,11 @@ class TokenSource:
             return known.value
 
     def _is_valid(self, token: Token) -> bool:
-        return token.expires_at is not None and self._clock() < token.expires_at
+        return token.expiry_age is not None and self._age(token) < token.expiry_age
+
+    def _age(self, token: Token) -> float:
+        """By both clocks: one may be set back, the other may stand still while the machine sleeps."""
+        return max(self._clock() - token.asked_at, self._steady() - token.asked_at_steady)
 
     def _shared(self, deadline: Deadline, limit: Deadline) -> Token:
         """A new token, fetched until ``deadline`` by this call or by one of another thread that is in
@@ -105,15 +122,15 @@ class TokenSource:
         """
         while True:
             own: list[bool] = []
+            if self._hangs_from is not None and self._hangs_from.expired:
+                self._number, self._hangs_from = self._number + 1, None
 
-            def fetch(own: list[bool] = own) -> Token:
+            def fetch(own: list[bool] = own, number: int = self._number) -> Token:
                 own.append(True)
-                # A little less time than the caller waits: then its own error arrives, with the reason.
-                self._token = token = self._new(deadline.within_ms(_FETCH_SHARE * deadline.remaining_ms))
-                return token
+                return self._fetched(number, deadline)
 
             try:
-                found = self._fetches.ask("token", fetch, limit)
+                found = self._fetches.ask(self._number, fetch, limit)
             except (KafkaError, OSError):  # OSError: its caller was interrupted before a thread had started
                 if own:
                     raise
@@ -121,20 +138,41 @@ class TokenSource:
             if found is not None:
                 return found
             if limit.expired:
-                raise NetworkError("OAUTHBEARER: no token came in time")
+                raise NetworkError(f"OAUTHBEARER: no token came in time from {self._name}")
+
+    def _fetched(self, number: int, deadline: Deadline) -> Token:
+        """What the thread of a fetch does."""
+        self._hangs_from = Deadline.after_ms(HANGING_MS)
+        try:
+            # A little less time than the caller waits: then its own error arrives, with the reason.
+            token = self._new(deadline.within_ms(_FETCH_SHARE * deadline.remaining_ms))
+            known = self._token
+            if known is None or known.asked_at_steady <= token.asked_at_steady:
+                self._token = token
+            return token
+        finally:
+            if number == self._number:
+                self._hangs_from = None
 
     def _new(self, deadline: Deadline) -> Token:
-        began = self._clock()
+        asked_at, steady = self._clock(), self._steady()
         text, expires_at = self._fetch(deadline)
         expires_at = _expiry(text) if expires_at is None else expires_at
-        refresh_at = None
+        refresh_age = expiry_age = None
         if expires_at is not None:
             if expires_at <= self._clock():
                 raise AuthenticationError(
                     "OAUTHBEARER: the token has expired already; is its source up to date?"
                 )
-            refresh_at = began + (expires_at - began) * self._uniform(_REFRESH_FROM, _REFRESH_TO)
-        return Token(value=Secret(text), refresh_at=refresh_at, expires_at=expires_at)
+            expiry_age = expires_at - asked_at
+            refresh_age = expiry_age * self._uniform(_REFRESH_FROM, _REFRESH_TO)
+        return Token(
+            value=Secret(text),
+            asked_at=asked_at,
+            asked_at_steady=steady,
+            refresh_age=refresh_age,
+            expiry_age=expiry_age,
+        )
 
 
 _registered: dict[str, TokenProvider] = {}
@@ -158,11 +196,11 @@ def register_token_provider(name: str, provider: TokenProvider) -> None:
 def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:
     """The token for a new connection. Raises `AuthenticationError`, `ConfigError`, `NetworkError`."""
     if security.token is not None:  # reading it again costs nothing, and a rotated file takes effect at once
-        return TokenSource(_fetcher(security)).token(deadline)
+        return TokenSource(_fetcher(security), name="sasl.oauthbearer.token").token(deadline)
     # Without a lock, which a signal handler could find held: each step is a single operation on a dict.
     source = _sources.get(security)
     if source is None:
-        source = _sources.setdefault(security, TokenSource(_fetcher(security)))
+        source = _sources.setdefault(security, TokenSource(_fetcher(security), name=_name(security)))
         for oldest in list(_sources)[:-MAX_SOURCES]:
             _sources.pop(oldest, None)
     return source.token(deadline)
@@ -171,6 +209,12 @@ def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:
 def forget_token(security: SecurityConfig) -> None:
     """Fetch a new token for the next connection: a broker has refused the present one."""
     _sources.pop(security, None)
+
+
+def _name(security: SecurityConfig) -> str:
+    if security.token_provider is not None:
+        return f"the token provider {security.token_provider}"
+    return "sasl.jaas.config" if security.token_endpoint_url is None else "the token endpoint"
 
 
 def _fetcher(security: SecurityConfig) -> Callable[[Deadline], tuple[str, float | None]]:

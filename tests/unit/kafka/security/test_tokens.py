@@ -235,6 +235,92 @@ def test_a_source_that_hangs_may_be_asked_again() -> None:
     assert source.token(soon()).reveal() == "t"
 
 
+def test_a_provider_that_hangs_is_named_and_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a socket without a timeout does: all later logins of the process joined the call that hung."""
+    monkeypatch.setattr(tokens, "HANGING_MS", 100)
+    release, calls = threading.Event(), list[int]()
+
+    def provider() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            assert release.wait(60)
+        return f"t{len(calls)}"
+
+    register_token_provider("hangs", provider)
+    config = security(token_provider="hangs")
+    try:
+        with pytest.raises(NetworkError, match="no token came in time from the token provider hangs"):
+            current_token(config, Deadline.after_ms(20))
+        time.sleep(0.1)
+        assert current_token(config, soon()).reveal() == "t2"
+        assert current_token(config, soon()).reveal() == "t3"
+    finally:
+        release.set()
+
+
+def test_a_fetch_that_takes_longer_than_a_login_is_joined_by_the_next() -> None:
+    release, calls = threading.Event(), list[int]()
+
+    def fetch(_deadline: Deadline) -> tuple[str, float | None]:
+        calls.append(1)
+        assert release.wait(60)
+        return "t", None
+
+    source = TokenSource(fetch)
+    with pytest.raises(NetworkError, match="no token came in time"):
+        source.token(Deadline.after_ms(20))
+    timer = threading.Timer(0.05, release.set)
+    timer.start()
+    assert source.token(soon()).reveal() == "t"
+    timer.join()
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_fetch_is_no_longer_hanging_once_it_has_ended(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Else each login would begin one of its own, beside those of others."""
+    monkeypatch.setattr(tokens, "HANGING_MS", 50)
+    gates, calls = [threading.Event(), threading.Event()], list[int]()
+
+    def fetch(_deadline: Deadline) -> tuple[str, float | None]:
+        calls.append(1)
+        assert gates[min(len(calls), 2) - 1].wait(60)
+        return f"t{len(calls)}", None
+
+    source = TokenSource(fetch)
+    if not late:
+        gates[0].set()
+        assert source.token(soon()).reveal() == "t1"
+    else:
+        with pytest.raises(NetworkError):
+            source.token(Deadline.after_ms(20))
+    time.sleep(0.1)
+    timer = threading.Timer(0.02, gates[1].set)
+    timer.start()
+    assert source.token(soon()).reveal() == "t2"
+    timer.join()
+    gates[0].set()
+    assert len(calls) == 2
+
+
+def test_a_clock_that_is_set_back_lengthens_no_tokens_life() -> None:
+    """A broker that refuses an expired one ends the client."""
+    fetches, passed = Fetches(), [0.0]
+    source = TokenSource(
+        fetches.fetch, lambda: fetches.now, lambda _low, high: high, steady=lambda: passed[0]
+    )
+    assert source.token(soon()).reveal() == "token1"
+    fetches.now -= 7_200
+    passed[0] += 79
+    assert source.token(soon()).reveal() == "token1"
+    passed[0] += 2
+    assert source.token(soon()).reveal() == "token2"
+    passed[0] += 101
+    fetches.failure = NetworkError("the endpoint is down")
+    with pytest.raises(NetworkError, match="the endpoint is down"):
+        source.token(soon())
+
+
 def test_a_source_that_keeps_its_deadline_says_the_reason_itself() -> None:
     def fetch(deadline: Deadline) -> tuple[str, float | None]:
         time.sleep(deadline.remaining_ms / 1000)
