@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ...kafka.cluster.router import Router
@@ -56,6 +56,9 @@ class Intents(Protocol):
         has taken the intents, `TransactionAbortableError` where ``before`` was not the last one: a broker
         that was deposed has said so."""
 
+    def renew(self, last: BatchIntent) -> None:
+        """Write the last one once more where it is kept, before it expires."""
+
     def close(self) -> None:
         """Not needed any more."""
 
@@ -84,6 +87,18 @@ def find_offsets(
     return found
 
 
+def places_of_last(router: Router, group_id: str, deadline: Deadline | None = None) -> list[TopicPartition]:
+    """Where a group keeps the markers or intents of its last micro-batch. A coordinator may still have some
+    of topics that do not exist any more, and would not take others in there."""
+    found = decided_offsets(router, group_id, deadline)
+    last = max((one.offset for one in found.values()), default=None)
+    places = [where for where, one in found.items() if one.offset == last]
+    if not places:
+        return []
+    known = router.metadata({where.topic for where in places}, refresh=True, deadline=deadline).topics
+    return [where for where in places if where.topic in known and not known[where.topic].error_code]
+
+
 def decided_offsets(
     router: Router, group_id: str, deadline: Deadline | None = None
 ) -> dict[TopicPartition, OffsetToCommit]:
@@ -99,15 +114,8 @@ class GroupIntents:
         self._job = job
         self._deadline = deadline
         name = drivers_name(job)
-        version = find_version(router, name, 2, deadline)
         # A fresh epoch for each intent, as the first protocol needs it; the second doesn't mind.
-        identity = init_producer_id(router, name, timeout_ms, None, deadline)
-        self._transaction = OpenTransaction(
-            transactional_id=name,
-            producer_id=identity.producer_id,
-            producer_epoch=identity.producer_epoch,
-            version=version,
-        )
+        self._transaction = _take_over(router, name, timeout_ms, deadline)
 
     def last(self, where: Collection[TopicPartition]) -> BatchIntent | None:
         """As `Intents.last`."""
@@ -118,10 +126,11 @@ class GroupIntents:
     ) -> None:
         """As `Intents.replace`."""
         router, deadline = self._router, self._deadline
-        if self._transaction.version == 1:
-            add_offsets(router, self._transaction, self._job, deadline)
-        group = GroupMembership(group_id=self._job)
-        commit_offsets_in(router, self._transaction, group, dict.fromkeys(where, intent.offset()), deadline)
+        places = {*where}
+        if before is not None and before.batch_id == intent.batch_id:
+            # Committed rows of it may be in topics that only an earlier run has written to.
+            places.update(places_of_last(router, self._job, deadline))
+        _put_alone(router, self._transaction, self._job, dict.fromkeys(places, intent.offset()), deadline)
         # The coordinator that has accepted it knows the intents committed before.
         now = BatchIntent.newest(decided_offsets(router, self._job, deadline), self._job)
         if now != before:
@@ -130,10 +139,40 @@ class GroupIntents:
         end_transaction(router, self._transaction, commit=True, deadline=deadline)
         # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
         # others can see it.
-        committed_offsets(router, self._job, where, deadline)
+        committed_offsets(router, self._job, places, deadline)
+
+    def renew(self, last: BatchIntent) -> None:
+        """As `Intents.renew`."""
+        if where := places_of_last(self._router, self._job, self._deadline):
+            self.replace(last, last, where)
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+def _take_over(router: Router, name: str, timeout_ms: int, deadline: Deadline) -> OpenTransaction:
+    """A transaction of ``name``, not begun yet; an open one is aborted."""
+    version = find_version(router, name, 2, deadline)
+    identity = init_producer_id(router, name, timeout_ms, None, deadline)
+    return OpenTransaction(
+        transactional_id=name,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        version=version,
+    )
+
+
+def _put_alone(
+    router: Router,
+    transaction: OpenTransaction,
+    group_id: str,
+    offsets: Mapping[TopicPartition, OffsetToCommit],
+    deadline: Deadline,
+) -> None:
+    """Into a transaction that has nothing else."""
+    if transaction.version == 1:
+        add_offsets(router, transaction, group_id, deadline)
+    commit_offsets_in(router, transaction, GroupMembership(group_id=group_id), offsets, deadline)
 
 
 class Markers(Protocol):
@@ -167,6 +206,12 @@ class Markers(Protocol):
     def places(self, name: str) -> list[TopicPartition]:
         """Where the last marker is kept, to be committed there once more before it expires; none if it does
         not."""
+
+    def take_over(
+        self, name: str, where: Collection[TopicPartition], timeout_ms: int, deadline: Deadline
+    ) -> CommitMarker | None:
+        """On the driver: end for good what a task has left open; its last marker, as `last`. One that may
+        expire is committed once more."""
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """The intents of a query; an earlier driver can't replace them any more."""
@@ -210,9 +255,37 @@ class GroupMarkers:
 
     def places(self, name: str) -> list[TopicPartition]:
         """As `Markers.places`."""
-        found = decided_offsets(self._router, name)
-        last = max((one.offset for one in found.values()), default=None)
-        return [where for where, one in found.items() if one.offset == last]
+        return places_of_last(self._router, name)
+
+    def take_over(
+        self, name: str, where: Collection[TopicPartition], timeout_ms: int, deadline: Deadline
+    ) -> CommitMarker | None:
+        """As `Markers.take_over`."""
+        transaction = _take_over(self._router, name, timeout_ms, deadline)
+        marker = self.last(name, where, deadline)
+        if marker is not None:
+            try:
+                now = self._renew(marker, transaction, deadline)
+            except KafkaError as error:  # the marker is there
+                _LOG.info("the marker of %s could not be renewed: %s", name, error)
+            else:
+                if now != marker:
+                    raise TransactionAbortableError(
+                        f"the last marker of {name} was said to be {marker}, and it is {now}: a broker "
+                        "answered that was deposed"
+                    )
+        return marker
+
+    def _renew(
+        self, marker: CommitMarker, transaction: OpenTransaction, deadline: Deadline
+    ) -> CommitMarker | None:
+        """The last one, as the broker says that has taken this one in."""
+        router, name = self._router, transaction.transactional_id
+        places = places_of_last(router, name, deadline)
+        _put_alone(router, transaction, name, dict.fromkeys(places, marker.offset()), deadline)
+        now = CommitMarker.newest(decided_offsets(router, name, deadline), name)
+        end_transaction(router, transaction, commit=now == marker, deadline=deadline)
+        return now
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""
@@ -305,6 +378,13 @@ class MarkerTopic:
     def places(self, name: str) -> list[TopicPartition]:  # noqa: ARG002
         """As `Markers.places`."""
         return []
+
+    def take_over(
+        self, name: str, where: Collection[TopicPartition], timeout_ms: int, deadline: Deadline
+    ) -> CommitMarker | None:
+        """As `Markers.take_over`."""
+        init_producer_id(self._router, name, timeout_ms, None, deadline)
+        return self.last(name, where, deadline)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""
@@ -404,6 +484,9 @@ class TopicIntents:
         if (now := self._markers.last_intent(self._job, self._deadline, offset)) != before:
             raise replaced(before, now)  # `close` aborts
         self._producer.commit(timeout=self._deadline)
+
+    def renew(self, last: BatchIntent) -> None:
+        """It does not expire."""
 
     def close(self) -> None:
         """End the producer."""

@@ -121,7 +121,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
             from .driver.stream_commit import abort_transactions
 
             try:
-                abort_transactions(messages, self._options.with_driver(self._credentials))
+                abort_transactions(messages, self._options.with_driver(self._credentials), batchId)
             finally:
                 self._discard_credentials()
             return

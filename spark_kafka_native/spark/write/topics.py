@@ -4,13 +4,19 @@ of an option, workers for topics that rows name.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from ...kafka.admin import Admin, NewTopic
 from ...kafka.cluster.router import Router, router_for
 from ...kafka.error_code import ErrorCode
-from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
+from ...kafka.errors import (
+    BrokerError,
+    ConfigError,
+    DeadlineExceededError,
+    IncompleteResponseError,
+    KafkaError,
+)
 from ...kafka.protocol.api.produce import ProduceRequest
 from ...kafka.runtime.deadline import Deadline
 from .write_options import WriteOptions
@@ -20,6 +26,8 @@ ZSTD_SINCE: Final = 7
 
 _VERSION_CHECK_MS: Final = 3_000
 """For a connection to one broker before the next is asked."""
+
+_LAGGING_BROKER_MS: Final = 5_000
 
 
 def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
@@ -71,19 +79,30 @@ def _check_compression(router: Router, options: WriteOptions) -> None:
         return
 
 
-def check_written_topics(router: Router, topics: Collection[str], options: WriteOptions) -> None:
-    """Raises `ConfigError` if one of ``topics``, which tasks have written to, does not exist any more: its
-    rows are gone. The coordinators of a transaction would have its driver wait until it expires."""
-    deadline = router.deadline(options.producer.max_block_ms)
-    known = router.metadata(topics, refresh=True, deadline=deadline).topics
-    for topic in sorted(topics):
-        if topic not in known or known[topic].error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            try:
-                _await_topic(router, topic, deadline)
-            except (ConfigError, DeadlineExceededError) as error:
-                raise ConfigError(
-                    f"rows were written to topic {topic}, which can't be found any more: {error}"
-                ) from error
+def check_written_topics(router: Router, written: Mapping[str, Collection[str]], deadline: Deadline) -> None:
+    """Raises `ConfigError` if one of the topics that tasks have written to (with its ids, as far as they are
+    known) does not exist any more, or was created again: its rows are gone. For one that does not exist, the
+    coordinators of a transaction would have its driver wait until it expires."""
+
+    def look() -> None:
+        known = router.metadata(written, refresh=True, deadline=deadline).topics
+        for topic, ids in sorted(written.items()):
+            found = known.get(topic)
+            if found is None or found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise IncompleteResponseError(f"topic {topic} was deleted after rows were written to it")
+            if found.topic_id is not None and {*ids} - {found.topic_id.hex}:
+                raise IncompleteResponseError(
+                    f"topic {topic} was deleted and created again after rows were written to it"
+                )
+
+    try:
+        look()
+    except IncompleteResponseError:
+        # A broker may be slower than others to hear of a topic.
+        try:
+            router.retry(look, what="looking for topics", deadline=deadline.within_ms(_LAGGING_BROKER_MS))
+        except DeadlineExceededError as error:
+            raise ConfigError(str(error.__cause__ or error)) from error
 
 
 def _await_topic(router: Router, topic: str, deadline: Deadline) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -71,6 +71,9 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     began_s: float | None = None
     """When its transaction began, by the worker's clock (seconds since the epoch)."""
 
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Of an exactly-once write: those of its topics when it began to write to them, in hexadecimal."""
+
     is_adaptive: bool = False
     """Of an exactly-once write: whether Spark may choose the number of tasks anew when it runs again."""
 
@@ -123,9 +126,14 @@ def transactions_of(messages: Iterable[object]) -> list[OpenTransaction]:
     return [one.transaction for one in reports_of(messages) if one.transaction is not None]
 
 
-def written_topics(reports: Iterable[KafkaCommitMessage]) -> set[str]:
-    """The topics that tasks have written to."""
-    return {row[0] for report in reports for row in report.partitions}
+def written_topics(reports: Iterable[KafkaCommitMessage]) -> dict[str, set[str]]:
+    """The topics that tasks have written to, each with its ids (`KafkaCommitMessage.topic_ids`)."""
+    found: dict[str, set[str]] = {}
+    for report in reports:
+        for topic in {row[0] for row in report.partitions}:
+            known = report.topic_ids.get(topic)
+            found.setdefault(topic, set()).update([] if known is None else [known])
+    return found
 
 
 MARKED_TOPICS: Final = 100

@@ -40,6 +40,7 @@ from ..write_task import (
     KafkaCommitMessage,
     ResumableWrite,
     hash_of_tasks,
+    places_in,
     places_of,
     reports_of,
     task_name,
@@ -72,20 +73,18 @@ def begin_resumable(
     find_version(router, job, 2, deadline)
     markers = find_markers(router, options)
     markers.check()
+    where = places_of((), options.topic)
     # An intent that is being committed is there, or gone for good, when this returns.
-    init_producer_id(router, job, timeout_ms, None, deadline)
-    before = markers.last(job, places_of((), options.topic), deadline)
-    names = set(_open_transactions(router, job, deadline))
+    before = markers.take_over(job, where, timeout_ms, deadline)
+    tasks: list[str] = []
     if before is not None and not before.is_complete:
-        names |= {task_name(job, partition) for partition in range(before.tasks)}
-
-    def fence(name: str) -> None:
-        init_producer_id(router, name, timeout_ms, None, deadline)
-
-    ask_for_each(router, sorted(names), str, fence, deadline)
-    void = None
-    if before is not None:
-        void = _find_void(router, markers, write_id, job, before, deadline)
+        where = places_in({one for one in (options.topic, before.topic) if one})
+        tasks = [task_name(job, partition) for partition in range(before.tasks)]
+    names = tasks + sorted({*_open_transactions(router, job, deadline)} - {*tasks})
+    found = ask_for_each(
+        router, names, str, lambda name: markers.take_over(name, where, timeout_ms, deadline), deadline
+    )
+    void = None if before is None else _find_void(markers, write_id, before, found[: len(tasks)])
     return ResumableWrite(write_id=write_id, transactional_id=job, void=void)
 
 
@@ -109,7 +108,7 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
     )
     producer = TransactionalProducer(options.client, settings, options.producer, router=router)
     try:
-        _check_topics(run, reports, router, options)
+        _check_topics(run, reports, router, deadline)
         intent = _Intent(producer, find_markers(router, options), reports, options.topic)
         wanted = intent.take(run, deadline)
         open_ = transactions_of(reports)
@@ -125,10 +124,10 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
 
 
 def _check_topics(
-    run: ResumableWrite, reports: Sequence[KafkaCommitMessage], router: Router, options: WriteOptions
+    run: ResumableWrite, reports: Sequence[KafkaCommitMessage], router: Router, deadline: Deadline
 ) -> None:
     try:
-        check_written_topics(router, written_topics(reports), options)
+        check_written_topics(router, written_topics(reports), deadline)
     except ConfigError as error:
         raise WriteCommitFailedError(
             f"write {run.write_id}: {error}; this run has committed nothing: run it again"
@@ -219,6 +218,8 @@ class _Intent:
         wanted = intent_of(self._reports, self._topic)
         self._producer.initialize()  # from here on no other driver's intent comes between
         before = self._last = self._markers.last(run.transactional_id, self._where, deadline)
+        if before is not None:  # rows of it may be in topics that only an earlier run has written to
+            self._where = sorted({*self._where, *self._markers.places(run.transactional_id)})
         why = refusal(before, wanted, self._reports, run.void)
         if why is not None:
             raise ReplayError(f"write {run.write_id} can't be committed: {why}")
@@ -243,10 +244,9 @@ class _Intent:
         """Note that all of it is committed, as well as can be: without that the next run goes by the markers.
         The note is younger than any of them, so that it is not forgotten before the last of them is: a run
         that has found all of them renews both."""
+        if not self._where or not intent.rows:
+            return
         try:
-            self._where = self._where or self._markers.places(job)
-            if not self._where or not intent.rows:
-                return
             self._write(job, replace(next_revision(intent, intent), is_complete=True), deadline)
         except KafkaError as error:
             _LOG.info("%s is complete; that could not be noted: %s", job, error)
@@ -278,18 +278,16 @@ def _open_transactions(router: Router, job: str, deadline: Deadline) -> list[str
 
 
 def _find_void(
-    router: Router, markers: Markers, write_id: str, job: str, before: CommitMarker, deadline: Deadline
+    markers: Markers, write_id: str, before: CommitMarker, found: Sequence[CommitMarker | None]
 ) -> int | None:
-    """The revision of ``before`` if none of its tasks is committed; they are fenced. Says what there is."""
+    """The revision of ``before`` if none of its tasks is committed; they are fenced, and ``found`` has their
+    markers. Says what there is."""
     if before.is_complete:
         inform(describe_earlier(write_id, before, []))
         return None
     # Without its place a marker that has just been committed may not be seen yet (`find_offsets`).
-    where = places_of((), before.topic or None)
-    if not where and markers.needs_place:
+    if not before.topic and markers.needs_place:
         return None
-    names = [task_name(job, partition) for partition in range(before.tasks)]
-    found = ask_for_each(router, names, str, lambda name: markers.last(name, where, deadline), deadline)
     done = [one for one in found if one is not None]
     if not done:
         return before.batch_id

@@ -30,6 +30,7 @@ from ..write_options import ExactlyOnce, WriteOptions
 from ..write_task import (
     KafkaCommitMessage,
     hash_of_tasks,
+    places_in,
     places_of,
     reports_of,
     task_numbers,
@@ -79,7 +80,7 @@ def commit_transactions(
         batch_id=batch_id, tasks=len(messages), hash=hash_of_tasks(reports), topic=options.topic or ""
     )
     try:
-        check_written_topics(router, written_topics(reports), options)
+        check_written_topics(router, written_topics(reports), deadline)
     except ConfigError as error:
         raise WriteCommitFailedError(
             f"micro-batch {batch_id}: {error}; this run has committed nothing of it, and a restart writes it "
@@ -96,7 +97,9 @@ def commit_transactions(
         abort_abandoned(router, reports[0].job, once, tasks=intent.tasks, known=known)
 
 
-def abort_transactions(messages: Sequence[object], options: WriteOptions) -> None:
+def abort_transactions(
+    messages: Sequence[object], options: WriteOptions, batch_id: int | None = None
+) -> None:
     """Abort all open transactions. Spark calls this after a failed commit, too: committed ones stay
     committed.
     """
@@ -109,6 +112,35 @@ def abort_transactions(messages: Sequence[object], options: WriteOptions) -> Non
     if reports and len(reports) < len(messages) and once is not None:
         # The query was stopped, or failed: of tasks that were killed nothing is known but their names.
         abort_abandoned(router, reports[0].job, once, tasks=0, known=len(messages))
+        try:
+            _renew(router, reports, batch_id, options, once)
+        except KafkaError as error:
+            _LOG.info("the markers of micro-batch %s were not renewed: %s", batch_id, error)
+
+
+def _renew(
+    router: Router,
+    reports: Sequence[KafkaCommitMessage],
+    batch_id: int | None,
+    options: WriteOptions,
+    once: ExactlyOnce,
+) -> None:
+    """Of a half committed micro-batch with tasks that fail in each run: commit once more what they have not
+    renewed themselves, before it expires."""
+    deadline, markers, job = router.deadline(ABORT_MS), find_markers(router, options), reports[0].job
+    where, timeout_ms = places_of(reports, options.topic), once.transaction_timeout_ms
+    intents = markers.take_intents(job, timeout_ms, deadline)
+    try:
+        last = intents.last(where)
+        if last is None or last.batch_id != batch_id:
+            return
+        intents.renew(last)
+    finally:
+        intents.close()
+    names = [f"{job}-{task}" for task in {*range(last.tasks)} - {one.task for one in reports}]
+    ask_for_each(
+        router, names, str, lambda name: markers.take_over(name, where, timeout_ms, deadline), deadline
+    )
 
 
 def _failed(
@@ -166,18 +198,27 @@ def find_unsettled(
             f"micro-batch {before.batch_id}. The checkpoint was rolled back or copied, or another query "
             "runs on it"
         )
-    if before.topic and before.topic != intent.topic and any(one.skipped for one in reports):
-        raise ReplayError(
-            f"micro-batch {intent.batch_id} can't be committed: some of its tasks are committed to topic "
-            f"{before.topic}, and this run has written the others elsewhere: "
-            f"run the query with topic={before.topic} until this micro-batch is complete"
-        )
+    if is_elsewhere(before, intent) and any(one.skipped for one in reports) and transactions_of(reports):
+        raise _elsewhere(before, intent)
     if before.is_like(intent):
         return {}
     open_ = {one.task: one for one in reports if one.transaction is not None}
     found_again = {one.task for one in reports if one.skipped}
     looked_at = sorted({*range(max(before.tasks, intent.tasks))} - found_again)
     return {task: open_.get(task) for task in looked_at}
+
+
+def is_elsewhere(before: BatchIntent, intent: BatchIntent) -> bool:
+    """True if the same micro-batch was about to be committed to another topic."""
+    return before.batch_id == intent.batch_id and before.topic not in ("", intent.topic)
+
+
+def _elsewhere(before: BatchIntent, intent: BatchIntent) -> ReplayError:
+    return ReplayError(
+        f"micro-batch {intent.batch_id} can't be committed: some of its tasks are committed to topic "
+        f"{before.topic}, and this run has written the others elsewhere: "
+        f"run the query with topic={before.topic} until this micro-batch is complete"
+    )
 
 
 def check_uncommitted(
@@ -187,6 +228,8 @@ def check_uncommitted(
     micro-batch."""
     if before is None or marker is None or marker.batch_id != intent.batch_id:
         return
+    if is_elsewhere(before, intent):
+        raise _elsewhere(before, intent)
     otherwise = " with other rows" if before.tasks == intent.tasks else ""
     raise ReplayError(
         f"micro-batch {intent.batch_id} has {intent.tasks} tasks, and before the restart it had "
@@ -216,18 +259,13 @@ class _Replacing:
             intents = markers.take_intents(self.reports[0].job, self.timeout_ms, self.deadline)
             try:
                 before = intents.last(where)
-                unsettled = find_unsettled(before, intent, self.reports)
-
-                def settle(task: int) -> None:
-                    if (report := unsettled[task]) is not None:
-                        self._check_ours(report)
-                    else:
-                        marker = self._end_other(markers, self._name(task), where)
-                        check_uncommitted(marker, self._name(task), before, intent)
-
-                ask_for_each(self.router, list(unsettled), self._name, settle, self.deadline)
-                if where and transactions_of(self.reports):
+                why = self._settle(markers, before, intent, where)
+                if why is None and where and transactions_of(self.reports):
                     intents.replace(before, intent.follows(before), where)
+                elif before is not None and before.batch_id >= intent.batch_id:
+                    intents.renew(before)  # a refusal holds as long as runs are refused
+                if why is not None:
+                    raise why
                 return before
             finally:
                 intents.close()
@@ -241,6 +279,37 @@ class _Replacing:
     def _name(self, task: int) -> str:
         return f"{self.reports[0].job}-{task}"
 
+    def _settle(
+        self,
+        markers: Markers,
+        before: BatchIntent | None,
+        intent: BatchIntent,
+        where: Sequence[TopicPartition],
+    ) -> ReplayError | None:
+        """Look at the tasks that `find_unsettled` names, all of them; why ``before`` can't be replaced, or
+        None if it can."""
+        try:
+            unsettled = find_unsettled(before, intent, self.reports)
+        except ReplayError as error:
+            return error
+        elsewhere = places_in([before.topic]) if before is not None and is_elsewhere(before, intent) else []
+
+        def settle(task: int) -> ReplayError | None:
+            name, report = self._name(task), unsettled[task]
+            if report is None:
+                marker = markers.take_over(name, [*where, *elsewhere], self.timeout_ms, self.deadline)
+            else:
+                self._check_ours(report)
+                marker = markers.last(name, elsewhere, self.deadline) if elsewhere else None
+            try:
+                check_uncommitted(marker, name, before, intent)
+            except ReplayError as error:
+                return error
+            return None
+
+        found = ask_for_each(self.router, list(unsettled), self._name, settle, self.deadline)
+        return next((error for error in found if error is not None), None)
+
     def _check_ours(self, report: KafkaCommitMessage) -> None:
         """Check that no later task has taken the transactional id: its InitProducerId would have ended ours.
 
@@ -249,12 +318,6 @@ class _Replacing:
         assert report.transaction is not None
         topic, partition, *_ = report.partitions[0]
         add_partitions(self.router, report.transaction, [TopicPartition(topic, partition)], self.deadline)
-
-    def _end_other(self, markers: Markers, name: str, where: Sequence[TopicPartition]) -> CommitMarker | None:
-        """The last marker of a task that has nothing to commit now. A transaction that it may have left open
-        is ended before, so that no other driver commits it."""
-        init_producer_id(self.router, name, self.timeout_ms, None, self.deadline)
-        return markers.last(name, where, self.deadline)
 
 
 def _end_all(

@@ -160,10 +160,10 @@ def write_once(
         committed = find_committed(markers.last(name, where), task, name)
         digest = RowDigest()
         if committed is not None:
+            _renew(committed, producer, markers, name)  # also where it is refused: that may be tried for days
             for batch in batches:
                 digest.add(columns.select(batch))
             check_same_rows(committed, digest, task)
-            _renew(committed, producer, markers, name)
             job = task.job(once.transactional_id_prefix)
             message = KafkaCommitMessage.skipped_rows(job, digest.rows, digest.hash)
         else:
@@ -208,6 +208,8 @@ def _write(
     assert isinstance(producer, TransactionalProducer)
     began_s = time.time()
     producer.begin()
+    if writing.columns.topic is not None:
+        writing.note_topics([writing.columns.topic])
     for batch in batches:
         digest.add(writing.write(batch))
     writing.finish()
@@ -222,7 +224,7 @@ def _write(
         check_uncommitted(markers.add(producer, name, marker, where), task, name)
     job = task.job(once.transactional_id_prefix)
     message = KafkaCommitMessage.of(written, producer.detach(), job, digest.hash)
-    return replace(message, began_s=began_s)
+    return replace(message, began_s=began_s, topic_ids=writing.topic_ids)
 
 
 def _renew(marker: CommitMarker, producer: TransactionalProducer, markers: Markers, name: str) -> None:

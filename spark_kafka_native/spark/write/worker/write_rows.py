@@ -7,7 +7,7 @@ process's, so that the next task starts warm.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 
@@ -60,6 +60,8 @@ class WriteTask:
         self._options = options
         self._rows = 0
         self._under_way: deque[tuple[int, ColumnsDelivery]] = deque()
+        self.topic_ids: dict[str, str] = {}
+        """`KafkaCommitMessage.topic_ids`."""
         self._ready_topics: set[str] = set() if options.topic is None else {options.topic}
 
     def write(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -108,6 +110,16 @@ class WriteTask:
         for topic in sorted(topics):
             prepare_topic(self.router, topic, self._options)
             self._ready_topics.add(topic)
+        if topics and once is not None:
+            self.note_topics(topics)
+
+    def note_topics(self, topics: Collection[str]) -> None:
+        """Look up the ids of topics that are about to be written to: the metadata of a worker may be of
+        former ones."""
+        deadline = self.router.deadline(self._options.producer.max_block_ms)
+        known = self.router.metadata(topics, refresh=True, deadline=deadline).topics
+        found = {topic: known[topic].topic_id for topic in topics if topic in known}
+        self.topic_ids |= {topic: one.hex for topic, one in found.items() if one is not None}
 
     def _check_under_way(self) -> None:
         while self._under_way and self._under_way[0][1].done():

@@ -57,11 +57,18 @@ def begin(
             raise UnsupportedVersionError("ListTransactions: the broker is too old")
         return [SimpleNamespace(transactional_id=name) for name in open_]
 
-    markers = SimpleNamespace(check=lambda: checked.append(True), last=last, needs_place=needs_place)
+    def take_over(
+        name: str, where: Sequence[TopicPartition], _timeout_ms: int, deadline: Any
+    ) -> CommitMarker | None:
+        fenced.append(name)
+        return last(name, where, deadline)
+
+    markers = SimpleNamespace(
+        check=lambda: checked.append(True), take_over=take_over, needs_place=needs_place
+    )
     patch.setattr(resumable_write, "find_version", lambda *_: 2)
     patch.setattr(many_transactions, "find_coordinators", lambda *_: None)
     patch.setattr(resumable_write, "find_markers", lambda *_: markers)
-    patch.setattr(resumable_write, "init_producer_id", lambda _router, name, *_: fenced.append(name))
     patch.setattr(resumable_write, "Admin", lambda _router: SimpleNamespace(list_transactions=listed))
     options = WriteOptions.parse(OptionValues.parse(GIVEN, Scope.WRITE))
     assert options.exactly_once is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +14,7 @@ from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write import marker_store, topics
 from spark_kafka_native.spark.write.commit_markers import ReplayError
 from spark_kafka_native.spark.write.driver.resumable_write import (
     abort_resumable,
@@ -56,15 +59,20 @@ class Job:
         assert found is not None
         return found
 
+    @property
+    def name(self) -> str:
+        """The group of the intents."""
+        return "pykafka-q" if self.is_stream else "pykafka-write/w"
+
     def task_name(self, task: int) -> str:
         return f"pykafka-q-{task}" if self.is_stream else f"pykafka-write/w/{task}"
 
     def write(self, *parts: Rows) -> list[KafkaCommitMessage]:
         if not self.is_stream:
             self._run = begin_resumable(router_for(self.options.client), self.options, self.once, "w")
-        return [self._write(task, rows) for task, rows in enumerate(parts)]
+        return [self.write_one(task, rows) for task, rows in enumerate(parts)]
 
-    def _write(self, task: int, rows: Rows) -> KafkaCommitMessage:
+    def write_one(self, task: int, rows: Rows) -> KafkaCommitMessage:
         names = ("value",) if self.topic else ("value", "topic")
         columns = RowColumns(names=names, topic=self.topic)
         values, topics = zip(*rows, strict=True)
@@ -97,6 +105,13 @@ class Job:
         ).fail("PRODUCER_FENCED")
         with pytest.raises(WriteCommitFailedError, match=f"1 of {len(parts)} transactions"):
             self.commit(self.write(*parts))
+
+    def renewed(self, before: int) -> list[str]:
+        """The groups of the commits in transactions after the first ones."""
+        return [one.fields["group_id"] for one in self.broker.asked("TxnOffsetCommit")[before:]]
+
+    def places(self, group: str) -> set[str]:
+        return {where.topic for where in self.broker.committed(group)}
 
     def seen(self, topic: str) -> list[bytes | None]:
         return sorted(one.value for one in self.broker.records(topic, committed=True))
@@ -136,12 +151,18 @@ def test_what_is_committed_is_known_where_one_of_its_topics_is_made_anew(
     assert job.seen(kept) == before
 
 
-def test_a_topic_that_is_deleted_before_the_commit_fails_it_at_once(job: Job, broker: MockBroker) -> None:
+@pytest.mark.parametrize("is_back", [False, True])
+def test_a_topic_that_is_deleted_before_the_commit_fails_it_at_once(
+    job: Job, broker: MockBroker, monkeypatch: pytest.MonkeyPatch, is_back: bool
+) -> None:
     """Not once the transactions expire: coordinators retry for a topic that they do not know."""
     messages = job.write([(b"x", "a")], [(b"y", "b")])
     delete(broker, "a")
-    words = r"rows were written to topic a, which can't be found any more: .*nothing"
-    with pytest.raises(WriteCommitFailedError, match=words):
+    if is_back:
+        broker.create_topic("a")
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
+    again = " and created again" if is_back else ""
+    with pytest.raises(WriteCommitFailedError, match=f"topic a was deleted{again} after rows were written"):
         job.commit(messages)
     assert job.seen("b") == []
     assert not [one for one in broker.asked("EndTxn") if one.fields["committed"]]
@@ -155,16 +176,10 @@ def test_a_marker_that_is_found_again_is_committed_again(job: Job, broker: MockB
     before = len(broker.asked("TxnOffsetCommit"))
     messages = job.write(*parts)
     assert [one.skipped for one in messages] == [2, 0]
-    renewed = broker.asked("TxnOffsetCommit")[before]
+    renewed = [one for one in broker.asked("TxnOffsetCommit")[before:] if len(one.places) == 2][-1]
     assert (renewed.fields["group_id"], renewed.fields["transactional_id"]) == (job.task_name(0),) * 2
-    assert (
-        {TopicPartition(*place) for place in renewed.places}
-        == set(first)
-        == {
-            TopicPartition("b", 0),
-            TopicPartition("c", 0),
-        }
-    )
+    assert {TopicPartition(*place) for place in renewed.places} == set(first)
+    assert {where.topic for where in first} == {"b", "c"}
     job.commit(messages)
     assert broker.committed(job.task_name(0)) == first
     assert (job.seen("a"), job.seen("b"), job.seen("c")) == ([b"x"], [b"y"], [b"z"])
@@ -191,8 +206,8 @@ def test_the_note_of_a_write_is_renewed_with_its_markers(broker: MockBroker) -> 
     messages = job.write(*parts)
     assert [one.skipped for one in messages] == [1, 1]
     job.commit(messages)
-    groups = [one.fields["group_id"] for one in broker.asked("TxnOffsetCommit")[before:]]
-    assert groups == [job.task_name(0), job.task_name(1), "pykafka-write/w"]
+    name = "pykafka-write/w"
+    assert job.renewed(before) == [name, f"{name}/0", f"{name}/1", name]
     assert (job.seen("a"), job.seen("b")) == ([b"x"], [b"y"])
 
 
@@ -222,3 +237,110 @@ def test_a_batch_of_which_nothing_is_committed_may_go_to_another_topic(broker: M
     job.topic = "b"
     job.commit(job.write([(b"x", "")]))
     assert (job.seen("a"), job.seen("b")) == ([], [b"x"])
+
+
+def test_a_run_that_is_refused_renews_what_refuses_it(job: Job, broker: MockBroker) -> None:
+    """Else the same run is let through once that has expired, and writes rows twice."""
+    job.half_commit([(b"x", "a")], [(b"y", "b")], but=0)
+    before = len(broker.asked("TxnOffsetCommit"))
+    with pytest.raises(ReplayError):
+        job.commit(job.write([(b"x", "a"), (b"y", "b")]))
+    assert {job.name, job.task_name(1)} <= {*job.renewed(before)}
+    before = len(broker.asked("TxnOffsetCommit"))
+    with pytest.raises(ReplayError, match="partition 1 of"):
+        job.write([(b"x", "a")], [(b"other", "b")])
+    assert job.task_name(1) in job.renewed(before)
+    assert (job.seen("a"), job.seen("b")) == ([], [b"y"])
+
+
+def test_a_run_that_fails_before_its_commit_renews_what_it_knows(broker: MockBroker) -> None:
+    job = Job(broker, "stream")
+    job.half_commit([(b"x", "a")], [(b"y", "b")], [(b"z", "c")], but=0)
+    found = job.write_one(1, [(b"y", "b")])
+    before = len(broker.asked("TxnOffsetCommit"))
+    abort_transactions([None, found, None], job.options, 4)
+    assert job.renewed(before) == []
+    abort_transactions([None, found, None], job.options, 5)
+    assert job.renewed(before) == [job.name, job.task_name(2)]
+    job.commit(job.write([(b"x", "a")], [(b"y", "b")], [(b"z", "c")]))
+    assert (job.seen("a"), job.seen("b"), job.seen("c")) == ([b"x"], [b"y"], [b"z"])
+
+
+def test_a_run_that_finds_all_committed_renews_the_intent(broker: MockBroker) -> None:
+    job = Job(broker, "stream")
+    parts: list[Rows] = [[(b"x", "a")], [(b"y", "b")]]
+    job.commit(job.write(*parts))
+    messages = job.write(*parts)
+    before = len(broker.asked("TxnOffsetCommit"))
+    job.commit(messages)
+    assert job.renewed(before) == [job.name]
+
+
+def test_an_intent_stays_where_an_earlier_run_has_written(job: Job, broker: MockBroker) -> None:
+    parts: list[Rows] = [[(b"x", "a")], [(b"y", "b")]]
+    job.half_commit(*parts)
+    broker.create_topic("d")
+    job.commit(job.write(*parts))
+    assert job.places(job.name) == {"a", "b"}
+    newest = {where.topic: offset for where, offset in broker.committed(job.name).items()}
+    assert newest["a"] == newest["b"]
+    with broker.cluster.changed:
+        changes = {one["committed_metadata"] for one in broker.groups.group(job.name).committed.values()}
+    assert len(changes) == 1
+
+
+def test_a_marker_is_not_renewed_at_a_topic_that_is_gone(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator may not have heard of its deletion: it would take nothing in there, and hold the task."""
+    job = Job(broker, "stream")
+    job.half_commit([(b"y", "b")], [(b"x", "a")])
+    decided = marker_store.decided_offsets
+
+    def with_another(*arguments: Any) -> Any:
+        found = decided(*arguments)
+        return found | {TopicPartition("gone", 0): one for one in found.values()}
+
+    monkeypatch.setattr(marker_store, "decided_offsets", with_another)
+    before = len(broker.asked("TxnOffsetCommit"))
+    assert job.write_one(0, [(b"y", "b")]).skipped == 1
+    assert [one.places for one in broker.asked("TxnOffsetCommit")[before:]] == [(("b", 0),)]
+
+
+def test_a_commit_waits_for_brokers_that_are_away(job: Job, broker: MockBroker) -> None:
+    """Longer than kafka.max.block.ms, which limits other waits: until the transactions expire."""
+    messages = job.write([(b"x", "a")])
+    broker.stop(1)
+    timer = threading.Timer(0.7, broker.start, [1])
+    timer.start()
+    job.commit(messages)
+    timer.join()
+    assert job.seen("a") == [b"x"]
+
+
+def test_a_complete_batch_is_none_of_another_topic(broker: MockBroker) -> None:
+    """Spark may not have noted it: nothing of it is written elsewhere."""
+    job = Job(broker, "stream")
+    job.topic = "a"
+    job.commit(job.write([(b"x", "")]))
+    job.topic = "b"
+    job.commit(job.write([(b"x", "")]))
+    assert (job.seen("a"), job.seen("b")) == ([b"x"], [])
+
+
+def test_a_marker_at_a_former_topic_is_waited_for(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks look for theirs at the topic of now, and do not hear of one that is being committed elsewhere."""
+    job = Job(broker, "stream")
+    job.topic = "a"
+    job.commit(job.write([(b"x", "")]))
+    job.topic = "b"
+    with monkeypatch.context() as patch:
+        patch.setattr(marker_store.GroupMarkers, "last", lambda *_: None)
+        patch.setattr(marker_store, "decided_offsets", lambda *_: {})
+        messages = job.write([(b"x", "")])
+    assert messages[0].transaction is not None
+    with pytest.raises(ReplayError, match="committed to topic a"):
+        job.commit(messages)
+    assert (job.seen("a"), job.seen("b")) == ([b"x"], [])

@@ -50,6 +50,7 @@ class Cluster:
         self.fenced: list[str] = []
         self.committed: list[str] = []
         self.kept: list[BatchIntent] = []
+        self.renewed: list[BatchIntent] = []
         self.places: list[TopicPartition] = []
         self._before = before
         names = {f"q-{task}" for task in committed}
@@ -57,10 +58,13 @@ class Cluster:
         intents = SimpleNamespace(
             last=self._last,
             replace=lambda _before, intent, _where: self.kept.append(intent),
+            renew=self.renewed.append,
             close=lambda: None,
         )
         markers = SimpleNamespace(
-            take_intents=lambda *_: intents, last=lambda name, *_: marker if name in names else None
+            take_intents=lambda *_: intents,
+            take_over=lambda name, *_: [self.fenced.append(name), marker if name in names else None][1],
+            last=lambda name, *_: marker if name in names else None,
         )
         router = SimpleNamespace(deadline=lambda _ms: None)
         patch.setattr(stream_commit, "router_for", lambda _config: router)
@@ -68,7 +72,6 @@ class Cluster:
         patch.setattr(many_transactions, "find_coordinators", lambda *_: None)
         patch.setattr(stream_commit, "find_markers", lambda *_: markers)
         patch.setattr(stream_commit, "add_partitions", lambda _r, one, *_: self._check(one))
-        patch.setattr(stream_commit, "init_producer_id", lambda _r, name, *_: self.fenced.append(name))
         patch.setattr(stream_commit, "end_transaction", lambda _r, one, **_: self._end(one))
 
     def _last(self, where: Sequence[TopicPartition]) -> BatchIntent | None:
