@@ -46,6 +46,12 @@ class HandshakeClosedError(NetworkError):
     """
 
 
+class LoginClosedError(HandshakeClosedError):
+    """A broker that had answered closed the connection at the login, or at a request without one. It is tried
+    a few times only: else accounts could be locked.
+    """
+
+
 class SecurityError(KafkaError):
     """Broker and client don't agree on TLS, a certificate or credentials. Trying again would not help."""
 

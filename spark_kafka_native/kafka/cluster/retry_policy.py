@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ..config.client_config import ClientConfig
 from ..error_code import ErrorCode
-from ..errors import BrokerError, HandshakeClosedError, KafkaError, UnreachableError
+from ..errors import BrokerError, HandshakeClosedError, KafkaError, LoginClosedError, UnreachableError
 from ..runtime.deadline import Deadline
 from ..runtime.retry import is_retriable
 from .metadata import ClusterMetadata, topics_named
@@ -28,11 +28,11 @@ KNOWN_TOPIC_WAIT_MS = 30_000
 seconds.
 """
 HANDSHAKES_HUNG_UP = 3
-"""After this number of connections that were closed in the first exchange, and `HANG_UP_WAIT_MS`, the
-security.protocol is wrong; before that it may be a broker that stops.
+"""After this number of connections that were closed at once the security.protocol is wrong; fewer may be a
+broker that stops. Before the first answer `HANG_UP_WAIT_MS` must have passed, too.
 """
 HANG_UP_WAIT_MS = 10_000
-"""How long first contact is tried while connections are closed in the first exchange: a load balancer takes
+"""How long first contact is tried while connections are closed before the first answer: a load balancer takes
 and closes them while the broker behind it restarts.
 """
 UNREACHABLE_WAIT_MS = 15_000
@@ -112,7 +112,9 @@ class RetryPolicy:
             return True  # `Router.connection` raises it for a broker that has just left the metadata
         if self._first_contact and isinstance(error, HandshakeClosedError):
             self._hang_ups_left -= 1
-            return self._hang_ups_left >= 0 or not self._hung_up_until.expired
+            if self._hang_ups_left >= 0:
+                return True
+            return not isinstance(error, LoginClosedError) and not self._hung_up_until.expired
         if self._first_contact and isinstance(error, UnreachableError):
             return not self._reachable_until.expired
         return is_retriable(error)

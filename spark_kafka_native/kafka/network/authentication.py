@@ -16,7 +16,7 @@ from ..error_code import ErrorCode
 from ..errors import (
     AuthenticationError,
     ConfigError,
-    HandshakeClosedError,
+    LoginClosedError,
     NetworkError,
     RequestTimedOutError,
 )
@@ -82,7 +82,7 @@ def authenticate(
     except RequestTimedOutError:
         raise
     except NetworkError as error:
-        raise HandshakeClosedError(f"{error} while authenticating with {mechanism.name}") from error
+        raise LoginClosedError(f"{error} while authenticating with {mechanism.name}") from error
 
 
 def _token_id(mechanism: Mechanism) -> str | None:

@@ -11,7 +11,7 @@ import time
 from typing import Any, TypeVar
 
 from ..config.client_config import ClientConfig, split_address
-from ..errors import HandshakeClosedError, KafkaError, NetworkError, ProtocolError
+from ..errors import KafkaError, LoginClosedError, NetworkError, ProtocolError
 from ..protocol.framing import Framing
 from ..protocol.message import Request, Response
 from ..protocol.versions import negotiate
@@ -168,7 +168,7 @@ class Connection(RequestPipeline):
             return error
         # A SASL listener answers ApiVersions without authentication, and closes the connection at the next
         # request of a client that does not authenticate.
-        return HandshakeClosedError(
+        return LoginClosedError(
             f"{error} at the first request; does that port want SASL (security.protocol=SASL_"
             f"{'SSL' if security.encrypted else 'PLAINTEXT'})?"
         )
