@@ -255,14 +255,19 @@ class TokenKeeper:
         return found
 
     def forget_revoked(self) -> None:
-        """Ask the cluster whether it still knows the token."""
-        held = self.kept.held
-        if held is None:
+        """Ask the cluster whether it still knows the token, and the one that is to replace it."""
+        held, coming = self.kept.held, self.kept.coming
+        owners = list(dict.fromkeys(one.token.owner for one in (held, coming) if one is not None))
+        if not owners:
             return
         with self._admin() as admin:
-            known = admin.describe_delegation_tokens([held.token.owner])
-        if not any(one.token_id == held.token.token_id for one in known):
-            self.kept = replace(self.kept, held=None)
+            known = {one.token_id for one in admin.describe_delegation_tokens(owners)}
+        is_revoked = held is not None and held.token.token_id not in known
+        # A broker that was asked may not know a new token yet.
+        is_new = coming is not None and not is_revoked and coming.since.age_ms() < KNOWN_MS
+        if coming is not None and coming.token.token_id not in known and not is_new:
+            coming = None
+        self.kept = replace(self.kept, held=None if is_revoked else held, coming=coming)
 
     def expire_new(self, before: KeptTokens) -> bool:
         """End the tokens that were created since ``before``; False if there are none. Never raises a

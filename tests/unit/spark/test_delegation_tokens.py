@@ -23,6 +23,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError, NetworkError
 from spark_kafka_native.spark.delegation_tokens import (
     HeldToken,
+    KeptTokens,
     Moment,
     TokenKeeper,
     TokenLogin,
@@ -382,6 +383,27 @@ def test_a_revoked_token_is_forgotten_also_if_its_owner_has_others(cluster: Clus
     cluster.alive["other"] = replace(cluster.alive["other"], token_id="other")
     keeper.forget_revoked()
     assert keeper.login().token.token_id == "t2"
+
+
+@pytest.mark.parametrize("age_hours", [0.0, 0.1])
+@pytest.mark.parametrize("revoked", [{"t1", "t2"}, {"t2"}, {"t1"}, set()])
+def test_the_next_token_is_forgotten_if_it_was_revoked(
+    cluster: Cluster, clocks: Clocks, revoked: set[str], age_hours: float
+) -> None:
+    made = [cluster.create_delegation_token(None, max_lifetime_ms=None) for _ in range(2)]
+    held, coming = map(HeldToken.created, made)
+    keeper = TokenKeeper(client(), parsed(), KeptTokens(held=held, coming=coming))
+    clocks.pass_hours(age_hours)
+    for token_id in revoked:
+        del cluster.alive[token_id]
+    keeper.forget_revoked()
+    assert (keeper.kept.held is None) == ("t1" in revoked)
+    # A broker may lag behind with a new one; not if all of the user's tokens were revoked.
+    is_lag = revoked == {"t2"} and not age_hours
+    assert (keeper.kept.coming is None) == ("t2" in revoked and not is_lag)
+    assert cluster.calls[-1] == "describe User:alice"
+    left = min({"t1", "t2"} - revoked, default="t3")
+    assert keeper.login().token.token_id == left
 
 
 @pytest.mark.usefixtures("session")
