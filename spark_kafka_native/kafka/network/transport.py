@@ -251,6 +251,8 @@ _CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 def _handshake_failure(error: Exception, address: str) -> KafkaError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return SecurityError(f"{address}: the broker's certificate is not trusted: {error.verify_message}")
+    if isinstance(error, ValueError):
+        return ConfigError(f"{address}: TLS can't ask for a host of this name ({error})")
     if isinstance(error, _CLOSED) or not isinstance(error, ssl.SSLError):
         return HandshakeClosedError(
             f"{address}: the connection was closed during the TLS handshake; "

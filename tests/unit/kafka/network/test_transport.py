@@ -7,8 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trustme
 
+from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.security_config import SecurityConfig, SecurityProtocol
 from spark_kafka_native.kafka.errors import (
     AuthenticationError,
+    ConfigError,
     HandshakeClosedError,
     KafkaError,
     NetworkError,
@@ -166,3 +169,16 @@ def test_a_port_that_hangs_up_in_the_handshake_is_taken_for_plaintext(kind):
     assert isinstance(told, HandshakeClosedError)
     assert "broker:1" in str(told)
     assert "security.protocol=PLAINTEXT" in str(told)
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", ".example", "a..example"])
+def test_a_host_name_that_no_tls_can_ask_for_is_named(host):
+    """Without TLS it would fail as well, and another attempt does not help."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = ClientConfig(
+            bootstrap_servers=("a:1",),
+            security=SecurityConfig(protocol=SecurityProtocol.SSL),
+            resolver=lambda *_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", listener.getsockname())],
+        )
+        with pytest.raises(ConfigError, match=rf"^{host}:9092: TLS can't ask for a host of this name"):
+            Transport.connect(host, 9092, config, Deadline.after_ms(10_000))
