@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -328,18 +329,26 @@ def _without_effect(config: SecurityConfig) -> list[str]:
     ]
 
 
+def java_keystore(setting: str, location: str) -> ConfigError:
+    """The error for a file in a format that only Java reads."""
+    name = setting.split(".")[1]
+    return ConfigError(
+        f"{setting}={location} is a Java keystore (JKS), which only Java reads; convert it: "
+        f"keytool -importkeystore -srckeystore {location} -destkeystore {name}.p12 -deststoretype "
+        f"PKCS12, then openssl pkcs12 -in {name}.p12 -out {name}.pem -nodes, and give {name}.pem (a file "
+        f"with PKCS12 in it needs ssl.{name}.type=PKCS12)"
+    )
+
+
 def _check_stores(config: SecurityConfig) -> None:
     for name, location, kind in (
         ("truststore", config.ca_location, config.truststore_type),
         ("keystore", config.keystore_location, config.keystore_type),
     ):
-        if kind == "JKS" or (kind is None and location and location.lower().endswith(".jks")):
-            source = location or f"{name}.jks"
-            raise ConfigError(
-                f"ssl.{name}.location={source} is a Java keystore (JKS), which only Java reads; convert it: "
-                f"keytool -importkeystore -srckeystore {source} -destkeystore {name}.p12 -deststoretype "
-                f"PKCS12, then openssl pkcs12 -in {name}.p12 -out {name}.pem -nodes, and give {name}.pem"
-            )
+        is_java = kind == "JKS" or (kind is None and location and location.lower().endswith(".jks"))
+        # Java writes PKCS12 into such files, too: one that is here is looked at when it is read.
+        if is_java and not (location and os.path.exists(location)):
+            raise java_keystore(f"ssl.{name}.location", location or f"{name}.jks")
     if (config.certificate_pem is None) != (config.key_pem is None):
         raise ConfigError("ssl.keystore.certificate.chain and ssl.keystore.key must be given together")
     if config.key_location and not config.certificate_location:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..config.secret import Secret
-from ..config.security_config import SecurityConfig
+from ..config.security_config import SecurityConfig, java_keystore
 from ..errors import ConfigError
 from .config_providers import read_file, resolve
 
@@ -129,7 +129,7 @@ def _truststore(security: SecurityConfig) -> tuple[Secret | None, str]:
         return None, name
     content = read_file(name, security.ca_location)
     shown = f"{name}: {security.ca_location}"
-    if _is_pkcs12(security.ca_location, security.truststore_type):
+    if _is_pkcs12(name, security.ca_location, security.truststore_type, content):
         password = _store_password("ssl.truststore.password", security.truststore_password)
         return read_pkcs12(shown, content, password).certificates, shown
     return _pem_text(shown, content), shown
@@ -155,14 +155,29 @@ def _identity(security: SecurityConfig) -> tuple[Secret | None, str]:
         return None, name
     content = read_file(name, security.keystore_location)
     shown = f"{name}: {security.keystore_location}"
-    if _is_pkcs12(security.keystore_location, security.keystore_type):
+    if _is_pkcs12(name, security.keystore_location, security.keystore_type, content):
         password = _store_password("ssl.keystore.password", security.keystore_password)
         return read_pkcs12(shown, content, password).identity(shown), shown
     return _pem_text(shown, content), shown
 
 
-def _is_pkcs12(location: str, kind: str | None) -> bool:
-    return kind == "PKCS12" or (kind is None and location.lower().endswith((".p12", ".pfx")))
+_PKCS12 = re.compile(rb"\x30(?:\x80|\x81.|\x82..|\x83...|\x84....)\x02\x01\x03", re.DOTALL)
+"""A sequence that begins with the version, 3."""
+_JKS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+"""The first bytes of JKS and JCEKS."""
+
+
+def _is_pkcs12(setting: str, location: str, kind: str | None, content: bytes) -> bool:
+    """By the content, where the type does not say it: Java gives PKCS12 any name. Raises `ConfigError` for a
+    format that only Java reads."""
+    if content.startswith(_JKS):
+        raise java_keystore(setting, location)
+    if kind == "PKCS12" or (kind is None and location.lower().endswith((".p12", ".pfx"))):
+        return True
+    is_pkcs12 = kind != "PEM" and _PKCS12.match(content) is not None
+    if kind == "JKS" and not is_pkcs12:
+        raise java_keystore(setting, location)
+    return is_pkcs12
 
 
 def _pem_text(shown: str, content: bytes) -> Secret:

@@ -376,6 +376,37 @@ def test_a_java_keystore_is_refused_with_the_conversion(name: str, given: dict[s
     ) in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["a.jks", "a.keystore"])
+@pytest.mark.parametrize("kind", [{}, {"ssl_keystore_type": "JKS", "ssl_truststore_type": "JKS"}])
+def test_a_store_that_java_names_as_it_likes_is_read_by_its_content(
+    listen: Any, authority: trustme.CA, folder: Path, tmp_path: Path, name: str, kind: dict[str, str]
+) -> None:
+    """keytool writes PKCS12 since Java 9, and Java reads it with ssl.keystore.type=JKS, too."""
+    given: dict[str, Any] = dict(kind)
+    for store, source in (("keystore", "store.p12"), ("truststore", "trust.p12")):
+        (tmp_path / store).mkdir()
+        (tmp_path / store / name).write_bytes((folder / source).read_bytes())
+        given |= {f"ssl_{store}_location": tmp_path / store / name, f"ssl_{store}_password": PASSWORD}
+    listener = listen(wanting_client(authority))
+    greet(listener, folder, **given)
+    assert len(listener.clients) == 1
+    for store in ("keystore", "truststore"):
+        content = (tmp_path / store / name).read_bytes()
+        for magic in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):
+            (tmp_path / store / name).write_bytes(magic + bytes(100))
+            with pytest.raises(ConfigError, match=f"ssl.{store}.location=.*{name} is a Java keystore"):
+                greet(listener, folder, **given)
+        (tmp_path / store / name).write_bytes(content)
+
+
+def test_a_certificate_in_der_is_no_pkcs12(authority: trustme.CA, tmp_path: Path) -> None:
+    der = ssl.PEM_cert_to_DER_cert(authority.cert_pem.bytes().decode())
+    (tmp_path / "ca.cer").write_bytes(der)
+    given = properties("a:1", security_protocol="SSL", ssl_truststore_location=tmp_path / "ca.cer")
+    with pytest.raises(ConfigError, match="not PEM that can be used"):
+        tls_context(ClientConfig.from_properties(given).security)
+
+
 def test_rotated_files_count_at_the_next_connect(listen: Any, authority: trustme.CA, tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(ca))
