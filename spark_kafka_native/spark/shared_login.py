@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -46,6 +47,9 @@ _CERTIFICATE_FILES: Final = {
     "key_location": "ssl.key.location",
 }
 _SALT_BYTES: Final = 32
+_PREFIX, _LOCK = "pykafka-token-", "-lock"
+_ENDED_AFTER_S: Final = 3_600.0
+"""A file that was written since then is not looked at: few tokens end sooner."""
 _LOCK_BACKOFF: Final = Backoff(first_ms=10, max_ms=250)
 
 
@@ -78,16 +82,20 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
             return SharedLogin(login=_login(keeper, ask=ask), place=place)
         finally:
             _in_process[place] = keeper.kept
+            for other in [
+                one for one, kept in list(_in_process.items()) if one != place and not _lives(kept)
+            ]:
+                _in_process.pop(other, None)
     patience_ms = client.default_api_timeout_ms
     with _locked(folder / "pykafka-tokens", patience_ms) as opened:
         salt = _salt(opened, folder)
     # Without that lock: to ask for the user of one login may take long, and others wait for the lock.
-    file = folder / f"pykafka-token-{_key(client, options, salt)}"
+    file = folder / f"{_PREFIX}{_key(client, options, salt)}"
     held = None if ask else _read(file).held
     if held is not None and held.left >= REPLACE_BELOW:
         patience_ms = 0
     try:
-        lock = _locked(folder / f"{file.name}-lock", patience_ms)
+        lock = _locked(folder / f"{file.name}{_LOCK}", patience_ms)
     except DeadlineExceededError:
         if held is None or not held.left:
             raise
@@ -186,7 +194,14 @@ def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
     if security.uses_sasl and security.token_provider is not None:
         from ..kafka.security.tokens import current_token
 
-        return [*found, _subject(current_token(security, deadline).reveal())]
+        token = current_token(security, deadline).reveal()
+        if (user := _subject(token)) == token:
+            _LOG.warning(
+                "%s: its tokens do not say whose they are, as a JWT does. Reads and writes of a session "
+                "share a delegation token only while it returns the same one; else each creates one",
+                security.token_provider,
+            )
+        return [*found, user]
     return found
 
 
@@ -236,6 +251,21 @@ def _keep(file: Path, keeper: TokenKeeper, before: KeptTokens) -> None:
         if keeper.expire_new(before):
             raise
         _LOG.warning("%s", error)
+    _remove_ended(file)
+
+
+def _lives(kept: KeptTokens) -> bool:
+    return any(one is not None and one.left for one in (kept.held, kept.coming))
+
+
+def _remove_ended(file: Path) -> None:
+    """Remove the files beside ``file`` with tokens that have ended: logins that no process has any more."""
+    for other in file.parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            is_old = time.time() - other.stat().st_mtime > _ENDED_AFTER_S
+            if is_old and other != file and not other.name.endswith(_LOCK) and not _lives(_read(other)):
+                other.unlink()
+                other.with_name(other.name + _LOCK).unlink()
 
 
 def _write(file: Path, kept: KeptTokens) -> None:

@@ -166,6 +166,39 @@ def test_another_subject_of_a_providers_token_is_another_user(
     assert found == ["t1", "t2", "t1", "t3", "t4", "t5", "t4", "t6"]
 
 
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_tokens_that_do_not_say_whose_they_are_leave_nothing_for_ever(
+    cluster: Cluster,
+    clocks: Clocks,
+    session: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    has_folder: bool,
+) -> None:
+    forget_process(monkeypatch)
+    if not has_folder:
+        monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    given = OAUTH | {"kafka.sasl.oauthbearer.token.provider": "some.module:function"}
+
+    def plan(text: str) -> int:
+        monkeypatch.setattr(tokens, "current_token", lambda *_: Secret(text))
+        shared_login(client(given), parsed(given), ask=False)
+        for file in session.iterdir():
+            os.utime(file, (0, 0))
+        return len([*session.iterdir(), *shared_login_module._in_process])
+
+    most = [plan(f"opaque{number}") for number in range(3)][-1]
+    assert most == (7 if has_folder else 3), "tokens that live are kept"
+    assert "some.module:function: its tokens do not say whose they are" in caplog.text
+    assert "opaque1" not in caplog.text
+    clocks.pass_hours(25)
+    assert plan("opaque3") == (3 if has_folder else 1)
+    caplog.clear()
+    plan(jwt(sub="alice"))
+    assert caplog.text == ""
+    assert len(cluster.created) == 5
+
+
 def test_a_revoked_or_suspected_token_is_not_shared_any_more(cluster: Cluster, session: Path) -> None:
     assert session.is_dir()
     shared_login(client(), parsed(), ask=False)
