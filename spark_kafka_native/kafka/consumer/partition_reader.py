@@ -184,6 +184,17 @@ class PartitionReader:
         """Partitions of recreated topics: their positions are offsets of the former topic, until a `seek`."""
         return self.buffer.recreated()
 
+    @property
+    def misplaced(self) -> frozenset[TopicPartition]:
+        """Partitions with a position that is no place in their log, until a `seek`: the `recreated` ones, and
+        those with a log that was cut back.
+        """
+        return self.buffer.misplaced()
+
+    def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
+        """The id of the topic that the position belongs to; None if none is known (yet)."""
+        return self.buffer.partition(topic_partition).topic_id
+
     def add(
         self,
         topic_partition: TopicPartition,
@@ -214,6 +225,13 @@ class PartitionReader:
             # Not dropped here: an interrupt before the seek must not let them be skipped.
             self._give_back_rows(topic_partition)
             self.buffer.seek(topic_partition, offset)
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Drop the fetched records of a partition with an error, which is raised next."""
+        self.check_process()
+        with self.lock:
+            self._give_back_rows(topic_partition)
+            self.buffer.drop(topic_partition)
 
     def give_back(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Hand out again what the last read returned of a partition, from ``offset`` on; False if the

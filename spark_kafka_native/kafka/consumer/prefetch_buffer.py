@@ -47,6 +47,7 @@ class BufferedPartition:
     start: int
     """The offset from which fetching was last requested to start."""
     topic_id: UUID | None
+    """The id that its offsets belong to; None until one is known."""
     moves: int = 0
     """Counts changes of ``start``: records fetched before a change are not handed out."""
     seeks: int = 0
@@ -206,6 +207,21 @@ class PrefetchBuffer:
         return frozenset(
             one.topic_partition for one in self._broken if isinstance(one.error, TopicRecreatedError)
         )
+
+    def misplaced(self) -> frozenset[TopicPartition]:
+        """The partitions with a position that is no place in their log: the topic was recreated, or the log
+        was cut back before it.
+        """
+        return frozenset(
+            one.topic_partition
+            for one in self._broken
+            if isinstance(one.error, TopicRecreatedError | LogTruncatedError)
+        )
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Drop the records that wait: an error of the partition is raised next."""
+        with self.lock:
+            self._drop_waiting(self.partition(topic_partition))
 
     def observed(self) -> list[Observed]:
         """The current values of gauges. Without the lock, as `progress`: a thread that was interrupted may
@@ -417,8 +433,10 @@ class PrefetchBuffer:
         return wanted.moves == moves and self._wanted.get(wanted.topic_partition) is wanted
 
     def _seek(self, wanted: BufferedPartition, offset: int) -> None:
+        topic_id = None if isinstance(wanted.error, TopicRecreatedError) else wanted.topic_id
         self._change(wanted.topic_partition)
         self._drop_waiting(wanted)
+        wanted.topic_id = topic_id
         wanted.position = wanted.start = offset
         wanted.moves += 1
         self._clear_error(wanted)

@@ -163,11 +163,20 @@ class PrefetchThread:
         except KafkaError as error:
             self._judge(error)
             return
-        if fetched is not None:
+        if fetched is None:
+            for topic_partition, known in self._fetched.items():
+                self._learn_topic_id(topic_partition, known)
+        else:
             known = self._fetched[fetched.topic_partition]
             known.doubts = 0
+            self._learn_topic_id(fetched.topic_partition, known)
             self._count(fetched)
             buffer.put(known.wanted, known.moves, fetched)
+
+    def _learn_topic_id(self, topic_partition: TopicPartition, known: _Fetched) -> None:
+        wanted = known.wanted
+        if wanted.topic_id is None and known.moves == wanted.moves and not known.recreated:
+            wanted.topic_id = self._run.state(topic_partition).topic_id
 
     def _count(self, fetched: FetchedRecords) -> None:
         topic, records = fetched.topic_partition.topic, fetched.columns.length

@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from uuid import UUID
 
 from ..cluster.offsets import resolve_offsets, try_resolve_offsets
 from ..cluster.retry_policy import SAY_AFTER_S
@@ -45,6 +46,8 @@ class _Places:
     place: OffsetAt | None
     """Where to begin without a committed offset."""
     committed: dict[TopicPartition, int | None]
+    topic_ids: dict[str, UUID | None]
+    """The ids of the topics just before the committed offsets were asked for, as far as they are known."""
     found: dict[TopicPartition, int] = field(default_factory=dict)
     """The offsets of ``place``."""
     failed: dict[TopicPartition, KafkaError] = field(default_factory=dict)
@@ -66,6 +69,8 @@ class StartOffsets:
         self._withheld: frozenset[TopicPartition] = frozenset()
         self._began: dict[TopicPartition, int] = {}
         """Where reading began with this assignment, or with the last `seek`."""
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+        """Of partitions that begin anew: the ids of the topics that their former positions belong to."""
         self._since = 0.0
         self._wait = Deadline.after_ms(0)
         self._background = Background("kafka-group")
@@ -78,6 +83,9 @@ class StartOffsets:
         self._wait = Deadline.after_ms(WAIT_MS)
         if not self.missing:
             self._since = time.monotonic()
+        for topic_partition in self._reader.partitions.keys() & topic_partitions:
+            if (topic_id := self._reader.topic_id(topic_partition)) is not None:
+                self._topic_ids[topic_partition] = topic_id
         self.missing.update(topic_partitions)
 
     def remove(self, topic_partition: TopicPartition) -> None:
@@ -86,6 +94,7 @@ class StartOffsets:
         self._paused.discard(topic_partition)
         self._withheld -= {topic_partition}
         self._began.pop(topic_partition, None)
+        self._topic_ids.pop(topic_partition, None)
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
@@ -99,6 +108,7 @@ class StartOffsets:
             self.begin(topic_partition, offset, None)
         else:
             self._began[topic_partition] = offset
+            self._topic_ids.pop(topic_partition, None)
             self._reader.seek(topic_partition, offset)
         self._commits.progress.sought(topic_partition, offset, kept)
 
@@ -160,15 +170,21 @@ class StartOffsets:
         """One attempt, in a background thread: it changes no state of this object."""
         limit = background.deadline(self._router.config.default_api_timeout_ms)
         place = self._config.auto_offset_reset.place(time.time() * 1000)
-        places = _Places(place, committed_offsets(self._router, self._config.group_id, wanted, limit))
+        # A leader that cannot be reached delays the offsets that were found: only briefly in the first
+        # attempts.
+        briefly = limit.within_ms(FIRST_LOOK_MS * 2.0 ** min(failures, 10))
+        topics = {tp.topic for tp in wanted}
+        topic_ids: dict[str, UUID | None] = {}
+        with contextlib.suppress(KafkaError):
+            # The known ids and leaders may be outdated. Before the offsets: the ids of a topic that is
+            # recreated in between are then those of the former one, and the new one is not taken for it.
+            known = self._router.refresh(topics, briefly).topics
+            topic_ids = {name: known[name].topic_id for name in topics if name in known}
+        committed = committed_offsets(self._router, self._config.group_id, wanted, limit)
+        places = _Places(place, committed, topic_ids)
         new = [tp for tp, offset in places.committed.items() if offset is None and tp not in self._began]
         if place is None or not new:
             return places
-        if failures:  # the known leaders may be outdated
-            with contextlib.suppress(KafkaError):
-                self._router.refresh({tp.topic for tp in new}, limit)
-        # A leader that cannot be reached delays the offsets that were found: only briefly in the first
-        # attempts.
         limit = limit.within_ms(FIRST_LOOK_MS * 2.0 ** min(failures, 10))
         level = self._config.isolation_level
         places.found, places.failed = try_resolve_offsets(
@@ -198,7 +214,9 @@ class StartOffsets:
         # Not at the reset policy's offset again: the end of the log has moved by now.
         offset = self._began.get(topic_partition) if committed is None else committed
         if offset is not None:
-            self.begin(topic_partition, offset, committed)
+            # Only with a committed offset: in a new group, a broker that lags behind may give a former id.
+            topic_id = None if committed is None else places.topic_ids.get(topic_partition.topic)
+            self.begin(topic_partition, offset, committed, topic_id)
         return offset is not None
 
     def _failed(self, error: KafkaError) -> None:
@@ -224,11 +242,20 @@ class StartOffsets:
                 partitions_named(self.missing), self._config.group_id, waited_s, error,
             )  # fmt: skip
 
-    def begin(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
-        """Read a partition from ``offset`` on; ``committed`` is the group's committed offset, if any."""
+    def begin(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        committed: int | None,
+        topic_id: UUID | None = None,
+    ) -> None:
+        """Read a partition from ``offset`` on; ``committed`` is the group's committed offset, if any, and
+        ``topic_id`` the id that it belongs to, if it is known.
+        """
         self._began[topic_partition] = offset
         self._commits.begun(topic_partition, offset, committed)
-        self._reader.add(topic_partition, offset)
+        topic_id = self._topic_ids.get(topic_partition, topic_id)
+        self._reader.add(topic_partition, offset, topic_id)
         self.missing.discard(topic_partition)
         self._hold_or_go_on(topic_partition)
 

@@ -12,6 +12,7 @@ from support.brokers.scripted_group import ScriptedGroup
 from spark_kafka_native.kafka.errors import CommitFailedError, TopicRecreatedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, B0 = TopicPartition("a", 0), TopicPartition("b", 0)
 WITHIN_S = 120
@@ -45,3 +46,61 @@ def test_offsets_of_a_topic_are_not_committed_for_the_one_that_has_replaced_it(e
                 assert again is not None
                 consumer.commit(again)
     assert group.committed == ({A0: 1, B0: 1} if explicit else {B0: 1})
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+@pytest.mark.parametrize("committed", [False, True])
+def test_going_back_to_the_committed_offsets_does_not_hide_a_recreated_topic(
+    noticed: bool, committed: bool
+) -> None:
+    """The records of the new one before the former offsets were skipped after an aborted transaction."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1", b"2", b"3"])
+        group = ScriptedGroup(cluster, [A0])
+        if committed:
+            group.committed[A0] = 2
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            assert len(consumer.poll(WITHIN_S, 1)) == 1
+            cluster.topic_ids["a"] = uuid.uuid4()
+            group.committed.clear()
+            if noticed:
+                while consumer.position(A0) != 4:
+                    assert consumer.poll(WITHIN_S)
+                with pytest.raises(TopicRecreatedError):
+                    consumer.poll(WITHIN_S)
+            for _ in range(2):
+                consumer.seek_to_committed()
+                with pytest.raises(TopicRecreatedError):
+                    consumer.fetch_record(WITHIN_S)
+            consumer.seek(A0, 0)
+            again = consumer.fetch_record(WITHIN_S)
+            assert again is not None
+            assert again.offset == 0
+            consumer.commit(again)
+            consumer.seek_to_committed()
+            assert consumer.poll(WITHIN_S, 1)[0].offset == 1
+
+
+def test_a_committed_offset_belongs_to_the_topic_of_that_time() -> None:
+    """The partition was paused as soon as it was assigned: no fetch has seen its topic before."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1", b"2", b"3"])
+        group = ScriptedGroup(cluster, [A0])
+        group.committed[A0] = 2
+
+        def pause(paused: GroupConsumer, partitions: list[TopicPartition]) -> None:
+            for tp in partitions:
+                paused.pause(tp)
+
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", on_assigned=pause) as consumer:
+            until = Deadline.after_ms(WITHIN_S * 1_000)
+            while A0 not in consumer.assignment or consumer.position(A0) is None:
+                assert not until.expired
+                assert consumer.fetch_record(0.05) is None
+            cluster.topic_ids["a"] = uuid.uuid4()
+            consumer.resume(A0)
+            with pytest.raises(TopicRecreatedError):
+                consumer.fetch_record(WITHIN_S)
+    assert group.committed == {A0: 2}

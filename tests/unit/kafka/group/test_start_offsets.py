@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
@@ -224,8 +225,8 @@ def test_a_seek_in_a_handler_leaves_the_partition_that_begins_just_then(group: S
         reader = parts_of(consumer).reader
         add = reader.add
 
-        def added(tp: TopicPartition, offset: int) -> None:
-            add(tp, offset)
+        def added(tp: TopicPartition, offset: int, topic_id: UUID | None) -> None:
+            add(tp, offset, topic_id)
             if tp == A1:
                 consumer.seek(A0, 1)
 
