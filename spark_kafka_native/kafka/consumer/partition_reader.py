@@ -191,9 +191,10 @@ class PartitionReader:
         """
         return self.buffer.misplaced()
 
-    def topic_id(self, topic_partition: TopicPartition) -> UUID | None:
-        """The id of the topic that the position belongs to; None if none is known (yet)."""
-        return self.buffer.partition(topic_partition).topic_id
+    @property
+    def topic_ids(self) -> dict[TopicPartition, UUID]:
+        """The ids of the topics that the positions belong to, as far as they are known."""
+        return self.buffer.topic_ids()
 
     def add(
         self,

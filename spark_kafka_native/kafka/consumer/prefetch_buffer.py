@@ -202,6 +202,11 @@ class PrefetchBuffer:
         """The partitions that are read; True for each that is paused."""
         return {tp: wanted.paused for tp, wanted in list(self._wanted.items())}
 
+    def topic_ids(self) -> dict[TopicPartition, UUID]:
+        """The ids of the topics that the positions belong to, as far as they are known."""
+        read = list(self._wanted.items())
+        return {tp: topic_id for tp, wanted in read if (topic_id := wanted.topic_id) is not None}
+
     def recreated(self) -> frozenset[TopicPartition]:
         """The partitions that cannot be read on because their topic was recreated."""
         return frozenset(

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
+from uuid import UUID
 
 from ..cluster.coordinators import ask_coordinator
+from ..cluster.recreated_topics import find_recreated
 from ..cluster.router import CoordinatorKey, Router
 from ..cluster.split_commit import split_commit
 from ..consumer.fetched_records import WorkStatus, WorkUnit
@@ -42,6 +44,12 @@ Offsets = Mapping[TopicPartition, int]
 Places = Mapping[TopicPartition, object]
 """Those of `Progress.places`."""
 
+TopicIds = Mapping[TopicPartition, UUID]
+
+METADATA_MS = 1_000
+"""How long a commit waits for the topic ids of now."""
+FRESH_S = 0.1
+"""The ids count as those of now for this time, and for ten times the time that asking took."""
 UNKNOWN_TOPIC_MS = 3_000
 """After this time, a topic that the coordinator does not know counts as deleted: later commits are waiting.
 """
@@ -261,6 +269,8 @@ class _UnderWay:
     """The offsets that the coordinator has not confirmed."""
     places: Places
     """As `Progress.places`, from when it was submitted."""
+    topic_ids: TopicIds
+    """Those that the offsets belong to, also from then."""
     limit: Deadline
     in_doubt: Deadline
     """Until then, a topic that the coordinator does not know may be a new one."""
@@ -296,7 +306,14 @@ class CommitQueue:
         """Counts the commits."""
         self.work_units: EventSource[WorkUnit] = EventSource()
         """Emits an event for each partition that was committed."""
-        self._waiting: deque[tuple[PendingCommit, Places]] = deque()
+        self.topic_ids: Callable[[], TopicIds] = dict
+        """Returns the ids of the topics that the positions belong to, as far as they are known."""
+        self.former_ids: set[UUID] = set()
+        """Those of topics that were recreated."""
+        self._fresh: frozenset[str] = frozenset()
+        """The topics with fresh metadata, until `_fresh_until`."""
+        self._fresh_until = 0.0
+        self._waiting: deque[tuple[PendingCommit, Places, TopicIds]] = deque()
         self._last: PendingCommit | None = None
         self._condition = LocklessCondition()
         self._stopping = False
@@ -312,7 +329,7 @@ class CommitQueue:
         if not offsets:
             commit.end(None)
             return commit
-        waiting = commit, self._progress.places(offsets)
+        waiting = commit, self._progress.places(offsets), self.topic_ids()
         # No call in between: `drain` waits for the last one, which has to be among those that are sent.
         self._last = commit
         self._waiting.append(waiting)
@@ -366,10 +383,10 @@ class CommitQueue:
             self._condition.wait_for(lambda: bool(self._waiting) or self._stopping, None)
             if self._stopping and not self._waiting:
                 return
-            commit, places = self._waiting.popleft()
+            commit, places, topic_ids = self._waiting.popleft()
             began, failure = time.monotonic(), None
             try:
-                self._commit(commit.offsets, places)
+                self._commit(commit.offsets, places, topic_ids)
             except KafkaError as error:
                 failure = error
             except BaseException as error:  # noqa: BLE001 - the waiting thread must hear of a bug
@@ -382,13 +399,44 @@ class CommitQueue:
         self.metrics.count(metric.COMMITS, 1, outcome)
         self.metrics.measure(metric.COMMIT_DURATION, seconds, outcome)
 
-    def _commit(self, offsets: Offsets, places: Places) -> None:
+    def of_former_topics(
+        self, offsets: Offsets, topic_ids: TopicIds, deadline: Deadline
+    ) -> frozenset[TopicPartition]:
+        """The partitions of topics that were recreated, so that ``offsets``, which belong to ``topic_ids``,
+        mean other records now. The reader may learn it later: its buffer may be full, or nothing is fetched.
+        Raises if the brokers disagree about it.
+        """
+        expected = {tp: topic_ids[tp] for tp in offsets if tp in topic_ids}
+        if not expected:
+            return frozenset()
+        topics = frozenset(tp.topic for tp in expected)
+        if time.monotonic() >= self._fresh_until or not topics <= self._fresh:
+            began = time.monotonic()
+            with contextlib.suppress(KafkaError):  # the coordinator decides alone then
+                self._router.refresh(topics, deadline.within_ms(METADATA_MS))
+            now = time.monotonic()
+            self._fresh, self._fresh_until = topics, now + max(FRESH_S, 10 * (now - began))
+        known = self._router.snapshot.topics
+        doubtful = {
+            (tp.topic, topic_id)
+            for tp, topic_id in expected.items()
+            if tp.topic in known and known[tp.topic].topic_id not in (None, topic_id)
+        }
+        for name, topic_id in sorted(doubtful):
+            # A broker that lags behind may have given another id.
+            if topic_id not in self.former_ids and find_recreated(
+                self._router, {name: topic_id}, refresh=True
+            ):
+                self.former_ids.add(topic_id)
+        return frozenset(tp for tp, topic_id in expected.items() if topic_id in self.former_ids)
+
+    def _commit(self, offsets: Offsets, places: Places, topic_ids: TopicIds) -> None:
         """In as many requests as it takes, one after the other: the next commit begins when none of them is
         under way. One that is refused, as for a deleted topic, does not keep the others from being sent.
         """
         limit, in_doubt = self._router.deadline(), Deadline.after_ms(UNKNOWN_TOPIC_MS)
         self._progress.check(offsets)
-        commit = _UnderWay(self._progress.ahead(offsets), places, limit, in_doubt)
+        commit = _UnderWay(self._progress.ahead(offsets), places, topic_ids, limit, in_doubt)
         late: DeadlineExceededError | None = None
         for part in list(split_commit(self._config.group_id, commit.left)):
             try:
@@ -434,6 +482,15 @@ class CommitQueue:
                 f"this consumer is not in group {group_id} just now (it was too slow, or not heard of, "
                 f"and its partitions may be others' by now): {_shown(commit.left)} were not committed"
             )
+        if former := self.of_former_topics(part, commit.topic_ids, commit.limit):
+            commit.refused.append(_of_former(former))
+            for tp in former:
+                del part[tp]
+        if part:
+            self._ask(part, commit, identity)
+
+    def _ask(self, part: dict[TopicPartition, int], commit: _UnderWay, identity: Identity) -> None:
+        group_id = self._config.group_id
         request = build_offset_commit(group_id, part, identity)
         response = ask_coordinator(self._router, self._key, request, commit.limit)
         refused = refusals(response, group_id, part)
@@ -479,6 +536,13 @@ class CommitQueue:
 
 class _OutdatedError(CommitFailedError):
     """The coordinator refused a commit of an ended generation, and this consumer is already in the next."""
+
+
+def _of_former(topic_partitions: Iterable[TopicPartition]) -> CommitFailedError:
+    return CommitFailedError(
+        f"{partitions_named(topic_partitions)}: the topic was deleted and created again, and offsets of the "
+        "former one were not committed for it; seek to where to begin with the new one"
+    )
 
 
 def _is_unknown_topic(error: KafkaError) -> bool:
@@ -574,7 +638,7 @@ class Commits:
         it, the next member with the partition would read them again, or begin later with `latest`.
         """
         kept = None
-        if self._enabled and topic_partition in self._reader.recreated:
+        if self._enabled and topic_partition in self.recreated:
             kept = offset  # in the new topic nothing is committed
         elif self._enabled:
             if topic_partition in self._begun:
@@ -663,7 +727,15 @@ class Commits:
     def _begun(self) -> set[TopicPartition]:
         """The partitions with positions that may be committed. An interrupt may leave others in the reader
         that are about to begin anew."""
-        return self._reader.partitions.keys() - self._reader.recreated - self.without_start
+        return self._reader.partitions.keys() - self.recreated - self.without_start
+
+    @property
+    def recreated(self) -> frozenset[TopicPartition]:
+        """The partitions with positions in former topics, as the reader or a commit has learnt."""
+        found, former_ids = self._reader.recreated, self.queue.former_ids
+        if not former_ids:
+            return found
+        return found | {tp for tp, topic_id in self._reader.topic_ids.items() if topic_id in former_ids}
 
     def _submit(self, *, all_done: bool) -> PendingCommit | None:
         read = self._begun
@@ -701,11 +773,8 @@ class Commits:
             wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)
         if not records and offsets is None:
             wanted = self.reached(self._begun)
-        elif outdated := self._reader.recreated & wanted.keys():
-            raise CommitFailedError(
-                f"{partitions_named(outdated)}: the topic was deleted and created again, and offsets of the "
-                "former one were not committed for it; seek to where to begin with the new one"
-            )
+        elif outdated := self.recreated & wanted.keys():
+            raise _of_former(outdated)
         elif unread := self.without_start & wanted.keys():
             raise CommitFailedError(
                 f"{partitions_named(unread)}: nothing was committed, as it is not known yet where reading "
@@ -729,6 +798,9 @@ class Commits:
                 "transaction, call seek_to_committed(), and read on"
             )
         wanted = self.wanted(records, offsets)
+        limit = Deadline.after_ms(METADATA_MS)
+        if former := self.queue.of_former_topics(wanted, self._reader.topic_ids, limit):
+            raise _of_former(former)
         self.progress.given_to_transaction(wanted)
         return wanted
 

@@ -118,6 +118,8 @@ class GroupConsumer:
         queue = CommitQueue(self._router, self._config, self._member.identity, progress, self._member.doubt)
         queue.metrics = self._reader.registry
         queue.work_units = self._reader.work_units
+        reader = self._reader
+        queue.topic_ids = lambda: reader.topic_ids  # no reference to the consumer, which would not be freed
         return Commits(self._config, queue, self._reader, progress)
 
     def __repr__(self) -> str:

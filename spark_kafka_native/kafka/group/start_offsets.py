@@ -83,9 +83,7 @@ class StartOffsets:
         self._wait = Deadline.after_ms(WAIT_MS)
         if not self.missing:
             self._since = time.monotonic()
-        for topic_partition in self._reader.partitions.keys() & topic_partitions:
-            if (topic_id := self._reader.topic_id(topic_partition)) is not None:
-                self._topic_ids[topic_partition] = topic_id
+        self._topic_ids |= {tp: one for tp, one in self._reader.topic_ids.items() if tp in topic_partitions}
         self.missing.update(topic_partitions)
 
     def remove(self, topic_partition: TopicPartition) -> None:
@@ -100,6 +98,10 @@ class StartOffsets:
 
     def seek(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """Continue, or begin, at ``offset``; ``kept`` is that of `Commits.sought`."""
+        if topic_partition in self._commits.recreated - self._reader.recreated:
+            # The reader has not learnt it yet, and would take the offset for one of the former topic.
+            self.missing.add(topic_partition)
+            self._topic_ids.pop(topic_partition, None)
         if topic_partition in self.missing:
             # An interrupt may have left it half begun. The others stay: this may be called in a handler
             # that has interrupted the begin of one.

@@ -47,6 +47,7 @@ class World:
         self.commits.due = 0.0
 
     recreated: frozenset[TopicPartition] = frozenset()
+    former_ids: frozenset[Any] = frozenset()
 
     @property
     def partitions(self) -> dict[TopicPartition, bool]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
+from support.group.parts import parts_of
 
+from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import CommitFailedError, TopicRecreatedError
+from spark_kafka_native.kafka.group.commits import FRESH_S
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -103,4 +109,110 @@ def test_a_committed_offset_belongs_to_the_topic_of_that_time() -> None:
             consumer.resume(A0)
             with pytest.raises(TopicRecreatedError):
                 consumer.fetch_record(WITHIN_S)
+    assert group.committed == {A0: 2}
+
+
+def stalled(reader: PartitionReader) -> None:
+    """As if its buffer were full: nothing is fetched any more, so that it does not learn of another topic."""
+    reader.buffer._max_bytes = 0
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_a_commit_learns_by_itself_that_the_topic_is_another_one(automatic: bool) -> None:
+    """The next owner would skip the records of the new one before that offset. Others are committed."""
+    with ScriptedCluster(1) as cluster:
+        for name, tp in (("a", A0), ("b", B0)):
+            cluster.create(name)
+            cluster.logs[tp].append([b"0", b"1"])
+        group = ScriptedGroup(cluster, [A0, B0])
+        settings: dict[str, Any] = {
+            "enable_auto_commit": automatic,
+            "auto_commit_interval_ms": 3_600_000,
+            "retry_backoff_ms": 5,
+        }
+        servers = cluster.bootstrap_servers
+        with GroupConsumer(servers, ["a", "b"], "g", **settings) as consumer:
+            found = consumer.poll(WITHIN_S, 4)
+            while len(found) < 4:
+                found += consumer.poll(WITHIN_S, 4)
+            stalled(parts_of(consumer).reader)
+            cluster.topic_ids["a"] = uuid.uuid4()
+            time.sleep(2 * FRESH_S)
+            if not automatic:
+                for _ in range(2):
+                    with pytest.raises(
+                        CommitFailedError, match="a-0: the topic was deleted and created again"
+                    ):
+                        consumer.commit(*found)
+                with pytest.raises(CommitFailedError, match="a-0: the topic was deleted and created again"):
+                    consumer.offsets_to_commit(*found)
+                consumer.commit()
+                consumer.seek(A0, 0)
+                parts_of(consumer).reader.buffer._max_bytes = 1_000_000
+                again = consumer.fetch_record(WITHIN_S)
+                assert again is not None
+                consumer.commit(again)
+    assert group.committed == ({B0: 2} if automatic else {A0: 1, B0: 2})
+
+
+def test_offsets_for_a_transaction_are_not_of_a_former_topic() -> None:
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1"])
+        ScriptedGroup(cluster, [A0])
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            assert len(consumer.poll(WITHIN_S, 2)) == 2
+            stalled(parts_of(consumer).reader)
+            assert consumer.offsets_to_commit() == {A0: 2}
+            cluster.topic_ids["a"] = uuid.uuid4()
+            time.sleep(2 * FRESH_S)
+            with pytest.raises(CommitFailedError, match="a-0: the topic was deleted and created again"):
+                consumer.offsets_to_commit()
+
+
+def test_a_commit_that_is_tried_again_meets_no_other_topic() -> None:
+    """The coordinator was loading, and the topic was created again meanwhile."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1"])
+        group = ScriptedGroup(cluster, [A0])
+        group.commit_refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1_000
+        settings: dict[str, Any] = {"enable_auto_commit": False, "retry_backoff_ms": 20}
+        settings["retry_backoff_max_ms"] = 20
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", **settings) as consumer:
+            assert len(consumer.poll(WITHIN_S, 2)) == 2
+            stalled(parts_of(consumer).reader)
+            done = consumer.commit_async()
+            until = Deadline.after_ms(WITHIN_S * 1_000)
+            while len(group.commit_refusals) > 990:
+                assert not until.expired
+                time.sleep(0.01)
+            cluster.topic_ids["a"] = uuid.uuid4()
+            time.sleep(2 * FRESH_S)
+            group.commit_refusals.clear()
+            with pytest.raises(CommitFailedError, match="a-0: the topic was deleted and created again"):
+                done.result(WITHIN_S)
+    assert group.committed == {}
+
+
+def test_one_broker_that_lags_behind_fails_no_commit() -> None:
+    with ScriptedCluster(2) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1"])
+        group = ScriptedGroup(cluster, [A0])
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            assert len(consumer.poll(WITHIN_S, 2)) == 2
+            router, refresh = parts_of(consumer).starts._router, Router.refresh
+            time.sleep(2 * FRESH_S)
+            former, now = uuid.uuid4(), cluster.topic_ids["a"]
+
+            def refreshed(*args: Any, **settings: Any) -> Any:
+                cluster.topic_ids["a"] = former
+                try:
+                    return refresh(router, *args, **settings)
+                finally:
+                    cluster.topic_ids["a"] = now
+
+            router.refresh = refreshed  # type: ignore[method-assign]
+            consumer.commit()
     assert group.committed == {A0: 2}
