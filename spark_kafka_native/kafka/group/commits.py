@@ -54,8 +54,11 @@ UNKNOWN_TOPIC_MS = 3_000
 """After this time, a topic that the coordinator does not know counts as deleted: later commits are waiting.
 """
 
-_AGAIN = frozenset((ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH))
+_AGAIN = frozenset(
+    (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.BROKER_NOT_AVAILABLE)
+)
 """The generation is changing and the partitions are still assigned here: try again with the next generation.
+Or the metadata do not name the coordinator any more: the group has another one.
 """
 _TOO_LATE = frozenset(
     (
