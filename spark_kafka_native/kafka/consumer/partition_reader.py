@@ -185,6 +185,11 @@ class PartitionReader:
         return self.buffer.recreated()
 
     @property
+    def truncated(self) -> dict[TopicPartition, int]:
+        """Partitions with a log that was cut back before their position, until a `seek`, and the cut."""
+        return self.buffer.truncated()
+
+    @property
     def misplaced(self) -> frozenset[TopicPartition]:
         """Partitions with a position that is no place in their log, until a `seek`: the `recreated` ones, and
         those with a log that was cut back.

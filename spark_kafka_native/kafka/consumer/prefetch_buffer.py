@@ -213,15 +213,16 @@ class PrefetchBuffer:
             one.topic_partition for one in self._broken if isinstance(one.error, TopicRecreatedError)
         )
 
+    def truncated(self) -> dict[TopicPartition, int]:
+        """The partitions with a log that was cut back before their position, and where it was cut."""
+        broken = [(one.topic_partition, one.error) for one in self._broken]
+        return {tp: error.end_offset for tp, error in broken if isinstance(error, LogTruncatedError)}
+
     def misplaced(self) -> frozenset[TopicPartition]:
         """The partitions with a position that is no place in their log: the topic was recreated, or the log
         was cut back before it.
         """
-        return frozenset(
-            one.topic_partition
-            for one in self._broken
-            if isinstance(one.error, TopicRecreatedError | LogTruncatedError)
-        )
+        return self.recreated() | self.truncated().keys()
 
     def drop(self, topic_partition: TopicPartition) -> None:
         """Drop the records that wait: an error of the partition is raised next."""

@@ -730,7 +730,8 @@ class Commits:
     def _begun(self) -> set[TopicPartition]:
         """The partitions with positions that may be committed. An interrupt may leave others in the reader
         that are about to begin anew."""
-        return self._reader.partitions.keys() - self.recreated - self.without_start
+        misplaced = self.recreated | self._reader.truncated.keys()
+        return self._reader.partitions.keys() - misplaced - self.without_start
 
     @property
     def recreated(self) -> frozenset[TopicPartition]:
@@ -778,6 +779,11 @@ class Commits:
             wanted = self.reached(self._begun)
         elif outdated := self.recreated & wanted.keys():
             raise _of_former(outdated)
+        elif cut := [tp for tp, end in self._reader.truncated.items() if wanted.get(tp, 0) > end]:
+            raise CommitFailedError(
+                f"{partitions_named(cut)}: the log was cut back, and offsets of the records that are gone "
+                "were not committed; seek to where to read on"
+            )
         elif unread := self.without_start & wanted.keys():
             raise CommitFailedError(
                 f"{partitions_named(unread)}: nothing was committed, as it is not known yet where reading "

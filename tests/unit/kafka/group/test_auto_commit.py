@@ -48,6 +48,7 @@ class World:
 
     recreated: frozenset[TopicPartition] = frozenset()
     former_ids: frozenset[Any] = frozenset()
+    truncated: Mapping[TopicPartition, int] = {}
 
     @property
     def partitions(self) -> dict[TopicPartition, bool]:
@@ -359,6 +360,21 @@ def test_a_position_that_went_back_is_asked_for_again_if_its_commit_failed() -> 
     world.failure = None
     assert world.back() == {A0: 15}
     assert world.back() is None
+
+
+def test_offsets_behind_the_cut_of_a_log_are_not_committed() -> None:
+    """The next member would skip the records that have them now."""
+    world = World()
+    world.progress.begin(A0, 0, None)
+    world.hand_out(A0, 0, 10)
+    world.truncated = {A0: 5}
+    assert world.back() is None
+    assert world.commits.wanted([]) == {}
+    assert world.commits.wanted([], {A0: 5}) == {A0: 5}
+    with pytest.raises(CommitFailedError, match="a-0: the log was cut back"):
+        world.commits.wanted([], {A0: 6})
+    world.truncated = {}
+    assert world.back() == {A0: 10}
 
 
 def test_where_a_reset_goes_on_is_committed_for_the_next_member() -> None:
