@@ -16,6 +16,7 @@ from ..kafka.config.producer_config import COMPRESSION_TYPES
 from ..kafka.errors import KafkaError
 from .options import add_connection_options, number, pair, producer_configs, wrong_usage
 from .output import columns_of, counted, note, on_terminal, print_json, show_progress
+from .record_lines import ESCAPES_HELP, unescaped
 from .typed_records import TypedInput, add_format_options, given_formats
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def add_command(commands: Any) -> None:
         "-D",
         "--delimiter",
         default="\\n",
-        help=r"the text between records (default \n; \0 is a null character)",
+        help=rf"the text between records (default \n); it and -K take {ESCAPES_HELP}",
     )
     parser.add_argument(
         "-z", "--empty-is-null", action="store_true", help="write an empty value (or key) as null"
@@ -155,10 +156,10 @@ def _find_problem(client: ClientConfig, config: ProducerConfig, topic: str) -> s
 
 
 def _check_usage(arguments: argparse.Namespace) -> None:
-    if arguments.key is not None and arguments.key_separator is not None:
-        wrong_usage(arguments, "--key is the key of every record: there is nothing to separate")
-    if arguments.whole and arguments.input == "json":
-        wrong_usage(arguments, "--whole and --input json contradict each other")
+    _check_contradictions(arguments)
+    arguments.delimiter = _delimiter(arguments, "--delimiter", arguments.delimiter)
+    if arguments.key_separator is not None:
+        arguments.key_separator = _delimiter(arguments, "--key-separator", arguments.key_separator)
     if arguments.named_topic is not None:
         if arguments.topic is not None:  # the first word is a file, too
             arguments.files = [arguments.topic, *arguments.files]
@@ -167,6 +168,17 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         wrong_usage(arguments, "which topic?")
     if arguments.compression is not None:
         arguments.properties = [*arguments.properties, ("compression.type", arguments.compression)]
+
+
+def _check_contradictions(arguments: argparse.Namespace) -> None:
+    if arguments.key is not None and arguments.key_separator is not None:
+        wrong_usage(arguments, "--key is the key of every record: there is nothing to separate")
+    if arguments.whole and arguments.input == "json":
+        wrong_usage(arguments, "--whole and --input json contradict each other")
+    if arguments.input == "json" and (
+        arguments.key is not None or arguments.key_separator is not None or arguments.empty_is_null
+    ):
+        wrong_usage(arguments, "--key, --key-separator and --empty-is-null are for lines, not --input json")
 
 
 def _report(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int:
@@ -282,7 +294,7 @@ def _maker(arguments: argparse.Namespace, typed: Mapping[str, TypedInput]) -> Ca
     if arguments.input == "json":
         as_json = [payload for payload, one in typed.items() if not one.is_text]
         return lambda data: record_from_json(data, arguments, headers, as_json)
-    separator = None if arguments.key_separator is None else _unescaped(arguments, arguments.key_separator)
+    separator = arguments.key_separator
     fixed = None if arguments.key is None else arguments.key.encode()
     empty = None if arguments.empty_is_null else b""
 
@@ -394,14 +406,13 @@ def _json_bytes(parsed: dict[str, Any], name: str) -> bytes | None:
 
 def _lines(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
     """The records in the input, as many at once as there are without waiting."""
-    delimiter = _unescaped(arguments, arguments.delimiter)
     for name in arguments.files or ["-"]:
         try:
             with _opened(name) as file:
                 if arguments.whole:
                     yield [file.read()]
                 else:
-                    yield from _split(file, delimiter)
+                    yield from _split(file, arguments.delimiter)
         except OSError as error:
             raise InputError(f"{name} can't be read: {error.strerror}") from None
 
@@ -440,10 +451,13 @@ def _split(file: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
         yield [bytes(rest)]
 
 
-def _unescaped(arguments: argparse.Namespace, text: str) -> bytes:
-    delimiter = {r"\n": b"\n", r"\t": b"\t", r"\0": b"\0", r"\r\n": b"\r\n", r"\r": b"\r"}.get(
-        text, text.encode()
-    )
+def _delimiter(arguments: argparse.Namespace, option: str, text: str) -> bytes:
+    try:
+        delimiter = unescaped(text)
+    except UnicodeEncodeError:
+        raise
+    except ValueError as error:
+        wrong_usage(arguments, f"{option}: {error}")
     if not delimiter:
         wrong_usage(arguments, "a delimiter and a separator must not be empty")
     return delimiter

@@ -19,7 +19,9 @@ FORMAT_HELP = (
     "%%t topic, %%p partition, %%o offset, %%T timestamp (milliseconds), %%k key, %%s value, %%K and %%S "
     "their lengths (-1 for null), %%h headers, %%%% a percent sign, \\n \\t \\\\ \\xNN"
 )
+ESCAPES_HELP = r"\n \r \t \0 \\ \xNN"
 _TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -153,14 +155,30 @@ def parse_format(text: str) -> Render:
     return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
 
-def _part(found: re.Match[str]) -> bytes | Render:
-    letter, code, escape = found.groups()
+def unescaped(text: str) -> bytes:
+    """Return ``text`` with the characters that its escapes stand for. Raises `ValueError` for an unknown
+    escape.
+    """
+    parts: list[bytes] = []
+    at = 0
+    for found in _ESCAPE.finditer(text):
+        parts += (text[at : found.start()].encode(), _unescaped(*found.groups()))
+        at = found.end()
+    return b"".join((*parts, text[at:].encode()))
+
+
+def _unescaped(code: str | None, letter: str) -> bytes:
     if code is not None:
         return bytes.fromhex(code)
-    if escape is not None:
-        if escape not in _ESCAPES:
-            raise ValueError(f"\\{escape} means nothing in a format")
-        return _ESCAPES[escape]
+    if letter not in _ESCAPES:
+        raise ValueError(f"\\{letter} means nothing: there are {ESCAPES_HELP}")
+    return _ESCAPES[letter]
+
+
+def _part(found: re.Match[str]) -> bytes | Render:
+    letter, code, escape = found.groups()
+    if letter is None:
+        return _unescaped(code, escape)
     if letter == "%":
         return b"%"
     if letter not in _FIELDS:

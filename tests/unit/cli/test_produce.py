@@ -410,6 +410,54 @@ def test_a_text_that_is_not_utf_8_is_refused_where_the_format_is_text() -> None:
     assert encoded == ([b"a", None], "not UTF-8 at byte 1")
 
 
+@pytest.mark.parametrize(
+    ("delimiter", "data", "found"),
+    [
+        (r"\x1e", b"a\x1eb\x1ec\x1e", [b"a", b"b", b"c"]),
+        (r"\n\n", b"a\nb\n\nc\n\n", [b"a\nb", b"c"]),
+        (r"\\", b"a\\b", [b"a", b"b"]),
+        ("\\", b"a\\b", [b"a", b"b"]),
+        (r"+\r\x0A", b"a+\r\nb", [b"a", b"b"]),
+    ],
+)
+def test_escapes_in_a_delimiter_are_those_of_a_format(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    delimiter: str,
+    data: bytes,
+    found: list[bytes],
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        servers = ("-b", broker.bootstrap_servers)
+        assert produced(monkeypatch, capsys, data, "orders", "-D", delimiter, *servers)[0] == 0
+        assert [record.value for record in broker.records("orders")] == found
+        assert produced(monkeypatch, capsys, b"a\x1fb", "orders", r"-K\x1f", *servers)[0] == 0
+        assert broker.records("orders")[-1].key == b"a"
+
+
+@pytest.mark.parametrize("option", ["-D", "-K"])
+@pytest.mark.parametrize("escape", [r"\q", r"\xg0", r"a\|"])
+def test_an_unknown_escape_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, escape: str
+) -> None:
+    """As it stands, it would be found nowhere, and all of the input be one record."""
+    with pytest.raises(SystemExit) as ended:
+        produced(monkeypatch, capsys, b"a\n", "orders", option, escape, "-b", "localhost:1")
+    assert ended.value.code == 2
+    assert "means nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [("-k", "key"), ("-K", ":"), ("-z",)])
+def test_options_for_lines_are_wrong_usage_with_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        produced(monkeypatch, capsys, b"", "orders", "--input", "json", *options, "-b", "localhost:1")
+    assert ended.value.code == 2
+    assert "--input json" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["-D", "-K"])
 def test_nothing_can_not_stand_between_records_or_their_parts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str
