@@ -50,7 +50,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the records before the offset, and delete them with ``--execute``."""
+    """Delete the records before the offset with ``--execute``, and print how many there were."""
     names = given_topics(arguments)
     if patterns := [name for name in names if is_pattern(name)]:
         wrong_usage(
@@ -71,10 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
             }
             for tp in wanted
         ]
-        print_rows(_COLUMNS, rows, as_json=arguments.json)
-        if not arguments.execute:
-            note("Nothing was deleted: --execute does it.")
-            return 0
-        admin.delete_records({tp: offset for tp, offset in before.items() if offset > first[tp]})
-    note("deleted")
+        if arguments.execute:  # first: the reader of the output may have hung up
+            admin.delete_records({tp: offset for tp, offset in before.items() if offset > first[tp]})
+    note("deleted" if arguments.execute else "Nothing was deleted: --execute does it.")
+    print_rows(_COLUMNS, rows, as_json=arguments.json)
     return 0

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -218,3 +223,33 @@ def test_the_token_that_is_named_expires_or_lives_on(
     run(broker, "tokens", action[0], "second", *action[1:])
     fields = asked(broker, api)
     assert (fields["hmac"], fields[period]) == (b"second", 7_200_000 if action[1:] else -1)
+
+
+def run_into_closed_pipe(
+    broker: MockBroker, *arguments: str, buffered: bool = False, stop: bool = False
+) -> tuple[int, str]:
+    """The exit code, and standard error, where the reader of standard output has hung up; ``stop``: Ctrl-C
+    once a topic is deleted."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = os.environ | {"PYTHONUNBUFFERED": "" if buffered else "1"}
+    command = [sys.executable, "-m", "spark_kafka_native", *arguments, "-b", broker.bootstrap_servers]
+    with (
+        os.fdopen(writing, "w") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment) as ran,
+    ):
+        try:
+            while stop and len(broker.asked("DeleteTopics")) < 2:
+                time.sleep(0.01)
+            if stop:
+                ran.send_signal(signal.SIGINT)
+            return ran.wait(60), ran.stderr.read() if ran.stderr else ""
+        finally:
+            ran.kill()
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_records_are_deleted_though_the_reader_has_hung_up(broker: MockBroker, buffered: bool) -> None:
+    command = ("delete-records", "orders", "--before", "3", "--execute")
+    assert run_into_closed_pipe(broker, *command, buffered=buffered) == (0, "deleted\n")
+    assert [len(broker.records("orders", partition)) for partition in range(3)] == [1, 1, 1]
