@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +120,11 @@ def _list_or_remove(arguments: argparse.Namespace) -> int:
             for one in filters:
                 found.update(dict.fromkeys(admin.delete_acls(one) if removes else admin.describe_acls(one)))
     finally:  # also after a failure: the ACLs removed before it are gone
-        if found or sys.exception() is None:
-            _show(list(found), arguments)
         if removes:
             note(f"{len(found)} removed")
+        if found or sys.exception() is None:
+            with contextlib.suppress(BrokenPipeError):  # the outcome counts nevertheless
+                _show(list(found), arguments)
     return 0
 
 

@@ -58,16 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except Stopped as stopped:
         _say("Stopped.")
-        return 128 + stopped.signal
+        code = 128 + stopped.signal
     except BrokenPipeError:
-        _leave_the_pipe()
+        pass
     except (KafkaError, ModuleNotFoundError, RuntimeError, OSError, ValueError) as error:
         if (text := _explained(error)) is None:
             raise
         _say(text)
-        if isinstance(error, OSError):
-            _leave_the_pipe()
-        return 1
+        code = 1
+    try:
+        sys.stdout.flush()
+    except OSError:  # it has failed before, or the code is that of another error
+        _leave_the_pipe()
     return code
 
 

@@ -172,7 +172,8 @@ def act_on_each(names: Iterable[str], act: Callable[[str], None], done: str, *, 
                     note(f"{name}: {done}")
     finally:
         if as_json:
-            print_json(rows)
+            with contextlib.suppress(BrokenPipeError):  # the outcome counts nevertheless
+                print_json(rows)
     return 1 if any(row["error"] for row in rows) else 0
 
 

@@ -253,3 +253,24 @@ def test_records_are_deleted_though_the_reader_has_hung_up(broker: MockBroker, b
     command = ("delete-records", "orders", "--before", "3", "--execute")
     assert run_into_closed_pipe(broker, *command, buffered=buffered) == (0, "deleted\n")
     assert [len(broker.records("orders", partition)) for partition in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_a_reader_that_has_hung_up_changes_no_exit_code(broker: MockBroker, buffered: bool) -> None:
+    code, err = run_into_closed_pipe(broker, "topics", "delete", "order", "--json", buffered=buffered)
+    assert (code, "deleting topic order: UNKNOWN_TOPIC_OR_PARTITION" in err) == (1, True)
+    rule = {"principal": "User:b", "resource_type": TOPIC, "resource_name": "orders", "pattern_type": LITERAL}
+    rule |= {"host": "*", "operation": READ, "permission_type": ALLOW}
+    broker.on("DeleteAcls").reply({"filter_results": [{"matching_acls": [rule]}]})
+    broker.on("DeleteAcls").reply({"filter_results": [{"error_code": 31}]})
+    command = ("acls", "remove", "--principal", "User:b", "--operation", "read", "--operation", "write")
+    code, err = run_into_closed_pipe(broker, *command, buffered=buffered)
+    assert (code, err.startswith("1 removed\nBrokerError: deleting ACLs: CLUSTER_AUTHORIZATION_FAILED")) == (
+        1,
+        True,
+    )
+    broker.create_topic("late")
+    broker.on("DeleteTopics", after=1).delay(60)
+    command = ("topics", "delete", "late", "orders", "--json")
+    code, err = run_into_closed_pipe(broker, *command, buffered=buffered, stop=True)
+    assert (code, err) == (130, "Stopped.\n")
