@@ -4,13 +4,20 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from ..cluster.coordinators import ask_controller, learn_controller
 from ..cluster.router import Router
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError, KafkaError
+from ..errors import (
+    BrokerError,
+    IncompleteResponseError,
+    KafkaError,
+    NetworkError,
+    UnreachableError,
+)
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline, Timeout
 
@@ -56,6 +63,10 @@ class AdminFamily:
         return self._router.deadline(None if timeout is None else timeout * 1000)
 
     def _ask_controller(self, request: Request[R], deadline: Deadline) -> R:
+        with before_sending():
+            controller_id = self._router.metadata((), deadline=deadline).controller_id
+            if controller_id is not None and controller_id in self._router.snapshot.brokers:
+                self._router.connection(controller_id, deadline)
         return ask_controller(self._router, request, deadline)
 
     def _ask_every_broker(self, ask: Callable[[int], Iterable[T]], what: str, deadline: Deadline) -> list[T]:
@@ -101,6 +112,23 @@ class AdminFamily:
             raise with_refused(open_ones.refused[0], open_ones.refused[1:])
 
 
+class _NotSentError(KafkaError):
+    """An error from before a request was written: no broker can have carried it out."""
+
+    def __init__(self, reason: KafkaError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@contextlib.contextmanager
+def before_sending() -> Iterator[None]:
+    """For `AdminFamily._settle`: errors in this block are not those of a request with a lost response."""
+    try:
+        yield
+    except KafkaError as error:
+        raise _NotSentError(error) from error.__cause__
+
+
 class _Settlement:
     """The items without a result, and those that were refused."""
 
@@ -120,7 +148,11 @@ class _Settlement:
         """Ask about the items without a result. Raises a retriable error if some still have none."""
         try:
             outcomes = list(ask(list(self.pending)))
-        except KafkaError:
+        except _NotSentError as not_sent:
+            raise not_sent.reason from not_sent.reason.__cause__
+        except UnreachableError:
+            raise
+        except NetworkError:
             self._lost = True  # the request may have been carried out
             raise
         put_off = [error for one in outcomes if (error := self._take(one)) is not None]

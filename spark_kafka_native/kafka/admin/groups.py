@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..cluster.coordinators import ask_coordinator, send_to_coordinator
+from ..cluster.coordinators import ask_coordinator, find_coordinator, send_to_coordinator
 from ..cluster.offsets import list_bounds, list_offsets_of_each, resolve_offsets
 from ..cluster.router import CoordinatorKey
 from ..cluster.split_commit import split_commit
@@ -41,7 +41,7 @@ from ..protocol.api.groups import (
 )
 from ..protocol.consumer_protocol import PROTOCOL_TYPE, ConsumerProtocolAssignment, read_versioned
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, Task, names_of, refuse, with_refused
+from .family import AdminFamily, ItemResult, Task, before_sending, names_of, refuse, with_refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +341,8 @@ class GroupAdmin(AdminFamily):
         key = CoordinatorKey.group(group_id)
 
         def ask(pending: list[Any]) -> Iterable[ItemResult]:
+            with before_sending():
+                self._router.connection(find_coordinator(self._router, key, limit), limit)
             response = ask_coordinator(self._router, key, DeleteGroupsRequest(groups_names=pending), limit)
             return [ItemResult(result.group_id, result.error_code) for result in response.results]
 

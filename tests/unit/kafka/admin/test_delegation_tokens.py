@@ -60,6 +60,9 @@ class Router:
     def metadata(self, *_: Any, **__: Any) -> Any:
         return type("Metadata", (), {"controller_id": 1})()
 
+    def connection(self, *_: Any) -> None:
+        pass
+
     def send_any(self, request: Any, _deadline: Any) -> Any:
         return self.send_to(0, request)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.family import AdminFamily, ItemResult, Task, names_of
 from spark_kafka_native.kafka.admin.groups import PartitionLag
 from spark_kafka_native.kafka.admin.topics import _read_deleted
@@ -19,7 +20,13 @@ from spark_kafka_native.kafka.admin.transactions import (
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    KafkaError,
+    NetworkError,
+    UnreachableError,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.topics import (
     DeleteRecordsPartitionResult,
@@ -27,6 +34,7 @@ from spark_kafka_native.kafka.protocol.api.topics import (
     DeleteRecordsTopicResult,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import MockBroker
 
 NONE, EXISTS = ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS
 THROTTLED, GONE = ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -106,6 +114,40 @@ def test_gone_is_what_was_wanted_after_an_attempt_whose_answer_was_lost() -> Non
         Settling({"a": GONE}).settle("a", deleting)
     with pytest.raises(BrokerError):  # it was put off, not done
         Settling({"a": THROTTLED}, {"a": GONE}).settle("a", deleting)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnreachableError("refused"),
+        BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "broker 1"),
+    ],
+)
+def test_gone_is_a_refusal_after_an_attempt_that_was_not_sent(error: KafkaError) -> None:
+    """A misspelt name would pass for a topic that was deleted."""
+    with pytest.raises(BrokerError, match="deleting a: UNKNOWN_TOPIC_OR_PARTITION"):
+        Settling(error, {"a": GONE}).settle("a", Task("deleting", "Delete", done_by_lost=GONE))
+
+
+@pytest.mark.parametrize("what", ["topic", "group"])
+def test_what_never_was_is_not_deleted_while_its_broker_is_down(what: str) -> None:
+    with MockBroker() as broker:
+        broker.on("DeleteGroups", times=None).reply(
+            {"results": [{"group_id": "typo", "error_code": ErrorCode.GROUP_ID_NOT_FOUND}]}
+        )
+        with Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
+            real, failed = admin.router.connection, list[int]()
+
+            def connection(node_id: int, *more: Any) -> Any:
+                if not failed:
+                    failed.append(node_id)
+                    raise NetworkError("connecting took too long")
+                return real(node_id, *more)
+
+            admin.router.connection = connection  # type: ignore[method-assign]
+            with pytest.raises(BrokerError, match=f"deleting {what} typo: "):
+                admin.delete_topics(["typo"]) if what == "topic" else admin.delete_groups(["typo"])
+            assert failed
 
 
 def test_it_ends_with_the_deadline() -> None:
