@@ -136,11 +136,12 @@ def _hanging(admin: Admin, arguments: argparse.Namespace) -> int:
 def _abort(admin: Admin, arguments: argparse.Namespace) -> int:
     tp = TopicPartition(arguments.names[0], arguments.partition)
     try:
-        admin.abort_hanging(tp, arguments.start_offset)
+        is_aborted = admin.abort_hanging(tp, arguments.start_offset)
     except KafkaError:
         raise
     except ValueError as error:  # the transaction is not open
         note(f"error: {error}")
         return 1
-    note(f"{tp}: the transaction from offset {arguments.start_offset} is aborted")
+    done = "aborted" if is_aborted else "no longer open: aborted, or ended by its producer"
+    note(f"{tp}: the transaction from offset {arguments.start_offset} is {done}")
     return 0

@@ -249,8 +249,11 @@ class TransactionAdmin(AdminFamily):
 
     def abort_hanging(
         self, topic_partition: TopicPartition, start_offset: int, timeout: Timeout = None
-    ) -> None:
+    ) -> bool:
         """Abort the transaction that begins at ``start_offset`` in a partition (`hanging_transactions`).
+
+        Returns True if the leader said that it is aborted; False if that response was lost and the
+        transaction is no longer open: it was aborted then, or its producer has ended it.
 
         Only for hanging transactions: one that its producer continues would lose a part of its records.
         Raises `ValueError` if no such transaction is open, `BrokerError` if the leader refuses.
@@ -260,24 +263,31 @@ class TransactionAdmin(AdminFamily):
 
         is_asked = False
 
-        def attempt() -> None:
+        def attempt() -> bool:
             nonlocal is_asked
             producers = self.describe_producers([tp], limit)[tp]
             found = [one for one in producers if one.transaction_start_offset == start_offset]
             if not found:
                 if is_asked:
-                    return  # by the request before, of which the response was lost
+                    return False
                 raise ValueError(f"no transaction is open in {tp} that begins at offset {start_offset}")
             node_id = self._router.leader(tp, limit).node_id
             is_asked = True
             response = self._router.send_to(node_id, _abort(tp, found[0]), limit)
-            for marker in response.markers:
-                for topic in marker.topics:
-                    for one in topic.partitions:
-                        outcome = ItemResult(f"{tp} from offset {start_offset}", one.error_code)
-                        refuse(outcome, "aborting the transaction in", "ClusterAction")
+            codes = [
+                one.error_code
+                for marker in response.markers
+                for topic in marker.topics
+                for one in topic.partitions
+                if (topic.name, one.partition_index) == tp
+            ]
+            where, doing = f"{tp} from offset {start_offset}", "aborting the transaction in"
+            if not codes:
+                raise IncompleteResponseError(f"{doing} {where}: the response lacks it")
+            refuse(ItemResult(where, codes[0]), doing, "ClusterAction")
+            return True
 
-        self._router.retry(attempt, what=f"aborting in {tp}", deadline=limit, topics=[tp.topic])
+        return self._router.retry(attempt, what=f"aborting in {tp}", deadline=limit, topics=[tp.topic])
 
     def _all_partitions(self, topics: list[str], limit: Deadline) -> list[TopicPartition]:
         metadata = self._router.metadata(topics, refresh=True, deadline=limit)

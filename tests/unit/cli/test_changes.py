@@ -200,7 +200,8 @@ def test_the_transaction_that_is_named_is_aborted(broker: MockBroker) -> None:
     ]
     there = [{"partition_index": index, "active_producers": producers} for index in range(3)]
     broker.on("DescribeProducers").reply({"topics": [{"name": "orders", "partitions": there}]})
-    broker.on("WriteTxnMarkers").reply({"markers": []})
+    written = {"name": "orders", "partitions": [{"partition_index": 1}]}
+    broker.on("WriteTxnMarkers").reply({"markers": [{"producer_id": 72, "topics": [written]}]})
     run(broker, "transactions", "abort", "orders", "-p", "1", "--start-offset", "2")
     (marker,) = asked(broker, "WriteTxnMarkers")["markers"]
     assert (marker["producer_id"], marker["producer_epoch"], marker["transaction_result"]) == (72, 3, False)

@@ -16,11 +16,20 @@ from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     PartitionResponse,
     ProducerState,
     TopicResponse,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
 
 A0 = TopicPartition("a", 0)
+
+
+def marker(producer_id: int, partition: int) -> WritableTxnMarkerResult:
+    result = WritableTxnMarkerPartitionResult(partition_index=partition, error_code=ErrorCode.NONE)
+    topic = WritableTxnMarkerTopicResult(name="a", partitions=[result])
+    return WritableTxnMarkerResult(producer_id=producer_id, topics=[topic])
 
 
 @pytest.mark.parametrize(("known", "sent"), [(-1, 0), (5, 5)])
@@ -52,7 +61,7 @@ def test_an_abort_with_a_lost_response_is_found_to_be_done(known: int, sent: int
         cluster[1].on(DescribeProducersRequest, producers)
         cluster[1].on(WriteTxnMarkersRequest, abort)
         with Admin(cluster.bootstrap_servers, retry_backoff_ms=5) as admin:
-            admin.abort_hanging(A0, 1)
+            assert admin.abort_hanging(A0, 1) is False
             [request] = cluster[1].requests(WriteTxnMarkersRequest)
             [marker] = request.markers
             assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch) == (7, 3, sent)
@@ -80,8 +89,10 @@ def test_an_abort_ends_the_transaction_at_its_offset_and_no_other() -> None:
     with ScriptedCluster(1) as cluster:
         cluster.create("a")
         cluster[1].on(DescribeProducersRequest, producers)
-        cluster[1].on(WriteTxnMarkersRequest, WriteTxnMarkersResponse(markers=[]))
+        answers = [[], [marker(9, 1)], [marker(9, 0)]]
+        cluster[1].on(WriteTxnMarkersRequest, lambda *_: WriteTxnMarkersResponse(markers=answers.pop(0)))
         with Admin(cluster.bootstrap_servers, retry_backoff_ms=5) as admin:
-            admin.abort_hanging(A0, 4)
-        [request] = cluster[1].requests(WriteTxnMarkersRequest)
+            assert admin.abort_hanging(A0, 4) is True  # a response without it does not count
+        assert answers == []
+        request = cluster[1].requests(WriteTxnMarkersRequest)[-1]
         assert [one.producer_id for one in request.markers] == [9]
