@@ -104,16 +104,13 @@ def _offsets(lists: pa.Array) -> pa.Array:
 
 
 def _view_bytes(views: pa.Array) -> int:
-    """The bytes of all values together. Arrow's cast to 32-bit offsets does not count them: rows that share
-    a value have more than the column takes in memory."""
+    """The bytes of all values together, at most: any length may stand below a null. Arrow's cast to 32-bit
+    offsets does not count them, and rows that share a value have more than the column takes in memory."""
     if not len(views):
         return 0
     fields = np.frombuffer(views.buffers()[1], np.uint32)
     lengths = fields[4 * views.offset : 4 * (views.offset + len(views)) : 4]
-    total = int(lengths.sum(dtype=np.int64))
-    if total > _INT32_MAX and views.null_count:  # any length stands below a null
-        total = int(lengths.sum(dtype=np.int64, where=np.asarray(views.is_valid())))
-    return total
+    return int(lengths.sum(dtype=np.int64))
 
 
 def as_payloads(payloads: pa.Array) -> pa.Array:

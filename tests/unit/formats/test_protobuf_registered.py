@@ -25,6 +25,8 @@ class FakeRegistry:
     def schema(self, id: int) -> RegisteredSchema:
         return self.schemas[id]
 
+    schema_just_given = schema
+
     def latest(self, _subject: str) -> RegisteredSchema:
         return self.schemas[max(self.schemas)]
 
