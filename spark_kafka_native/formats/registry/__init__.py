@@ -4,7 +4,7 @@ For the formats Avro, protobuf and JSON. A format asks `SchemaRegistry.from_sett
 driver (`schema_to_read`, `schema_to_write`), and wraps its decoders and encoders.
 """
 
-from .errors import RegistryError, UnknownSchemaError
+from .errors import CredentialsError, RegistryError, UnknownSchemaError
 from .framing import frame_id
 from .registered_schema import RegisteredSchema, SchemaReference
 from .registry_formats import FramedDecoder, RegistryDecoder, RegistryEncoder
@@ -13,6 +13,7 @@ from .schema_registry import SchemaRegistry
 
 __all__ = [
     "REGISTERED",
+    "CredentialsError",
     "FramedDecoder",
     "RegisteredSchema",
     "RegistryDecoder",

@@ -12,3 +12,7 @@ class RegistryError(FormatError):
 
 class UnknownSchemaError(RegistryError):
     """The registry says that it has no such schema."""
+
+
+class CredentialsError(RegistryError):
+    """The registry does not accept the credentials, or not for this request."""

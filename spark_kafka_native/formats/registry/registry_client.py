@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...http_request import Answer, HttpRequest, RefusedError, RequestError, send
-from .errors import RegistryError, UnknownSchemaError
+from .errors import CredentialsError, RegistryError, UnknownSchemaError
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
@@ -64,7 +64,7 @@ class RegistryClient:
         ``until``: a moment of `time.monotonic`, by default `OPERATION_S` from now.
 
         Raises `UnknownSchemaError` if the registry says that it does not exist, and `RegistryError` if it
-        refuses, or does not answer in time.
+        refuses, or does not answer in time (`CredentialsError`: it refuses the credentials).
         """
         headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
         if self.authorization is not None:
@@ -124,7 +124,7 @@ def _read(answer: Answer, what: str, url: str) -> dict[str, Any]:
     if answer.status == 404 and code in _NOT_FOUND:
         raise UnknownSchemaError(f"There is no {what} in the schema registry at {url}{said}")
     if answer.status in (401, 403):
-        raise RegistryError(
+        raise CredentialsError(
             f"{failed}: the credentials (registry.user and registry.password, or registry.token) are "
             "missing, wrong or not allowed to"
         )

@@ -43,13 +43,21 @@ class SchemaRegistry:
     def from_settings(cls, settings: Mapping[str, str]) -> SchemaRegistry | None:
         """The registry that the settings ``registry.*`` name, the same one each time; None without
         ``registry.url``. Raises `RegistryError`."""
-        own = {name: text for name, text in settings.items() if name.startswith("registry.")}
-        if "registry.url" in own:
-            return _shared(tuple(sorted(own.items())))
+        if "registry.url" in settings:
+            return _shared(_own(settings))
         if "schemaidin" in settings:
             name = f"{settings.get('payload', 'value')}.schemaIdIn"
             raise RegistryError(f"{name} has no effect without registry.url")
         return None
+
+    def renew(self, settings: Mapping[str, str]) -> None:
+        """Log in as ``settings`` say from now on, and be the registry that they name. Raises
+        `RegistryError`."""
+        own = _own(settings)
+        self._client = parse_client(dict(own))
+        for known in [key for key, one in list(_registries.items()) if one is self]:
+            _registries.pop(known, None)
+        _registries.setdefault(own, self)
 
     @property
     def url(self) -> str:
@@ -210,6 +218,10 @@ class _Chain:
 
 _registries: OrderedDict[tuple[tuple[str, str], ...], SchemaRegistry] = OrderedDict()
 _MAX_REGISTRIES: Final = 16
+
+
+def _own(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(one for one in settings.items() if one[0].startswith("registry.")))
 
 
 def _shared(settings: tuple[tuple[str, str], ...]) -> SchemaRegistry:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     # Imported late elsewhere: a consumer of bytes has no use for it.
     from ...formats import ColumnFormat, Decoded, Decoder
     from ...formats.bad_records import BadRecords
+    from ...formats.registry import SchemaRegistry
 
 FormatLike: TypeAlias = "str | ColumnFormat"
 """The name of a format, or more about it."""
@@ -55,13 +56,19 @@ class RecordTyping:
         if mode not in CLIENT_MODES:
             raise ConfigError(f"mode is {', '.join(CLIENT_MODES)}, not {mode!r}")
         self._mode = BadRecordMode(mode)
+        self._given: dict[str, ColumnFormat] = {}
+        """By payload, as they were given: with references to files."""
         self._formats: dict[str, ColumnFormat] = {}
+        """With the content of those."""
         for payload, given in formats.items():
             if given is not None:
                 with config_errors(payload, given):
-                    self._formats[payload] = ColumnFormat.of(given).with_settings(resolve_registry)
+                    self._given[payload] = ColumnFormat.of(given)
+                    self._formats[payload] = self._given[payload].with_settings(resolve_registry)
         self._decoders: dict[tuple[str, str], tuple[Decoder, pa.DataType]] = {}
         """By payload and topic."""
+        self._registries: dict[str, SchemaRegistry] = {}
+        """That decoders use, by payload."""
 
     def decode(self, fetched: FetchedRecords) -> tuple[TypedRecords, FetchedRecords | None]:
         """``fetched`` decoded, and those of the records that are to be read again: with ``failfast`` the bad
@@ -83,26 +90,52 @@ class RecordTyping:
         return self._typed(fetched, arrays, bad), None
 
     def _decoded(self, fetched: FetchedRecords, payload: str, given: ColumnFormat) -> Decoded:
+        from ...formats.registry import CredentialsError
+
+        with config_errors(payload, given):
+            try:
+                return self._decoded_once(fetched, payload, given)
+            except CredentialsError:
+                if not self._has_renewed_login(payload):
+                    raise
+                return self._decoded_once(fetched, payload, self._formats[payload])
+
+    def _has_renewed_login(self, payload: str) -> bool:
+        """Read the references to the credentials again: a consumer outlives a token. The decoders stay, and
+        with them the schemas. False if they say the same as before."""
+        registry = self._registries.get(payload)
+        renewed = self._given[payload].with_settings(resolve_registry)
+        if registry is None or renewed == self._formats[payload]:
+            return False
+        registry.renew(dict(renewed.settings))
+        self._formats[payload] = renewed
+        return True
+
+    def _decoded_once(self, fetched: FetchedRecords, payload: str, given: ColumnFormat) -> Decoded:
         from ...formats import HeaderDecoder, header_ids
         from ...formats.bad_records import decode_column
+        from ...formats.registry import SchemaRegistry
 
         payloads = getattr(fetched.columns, payload)
         if payloads is None:
             raise ConfigError(f"{payload}_format: this consumer reads no {payload}s (columns=)")
         topic = fetched.topic_partition.topic
-        with config_errors(payload, given):
-            if (payload, topic) not in self._decoders:
-                self._decoders[payload, topic] = given.decoder(payload, topic)
-            decoder, kind = self._decoders[payload, topic]
-            ids = None
-            if isinstance(decoder, HeaderDecoder):
-                if fetched.columns.headers is None:
-                    raise ConfigError(
-                        f"{payload}_format: a header may name the schema of a {payload}, and this consumer "
-                        "reads no headers: add 'headers' to its columns="
-                    )
-                ids = header_ids(fetched.columns.headers, payload)
-            return decode_column(decoder, payloads, kind, f"'{given.name}' of the {payload}", ids)
+        if (payload, topic) not in self._decoders:
+            settings = dict(given.settings)
+            registry = SchemaRegistry.from_settings(settings) if "registry.url" in settings else None
+            if registry is not None:
+                self._registries[payload] = registry
+            self._decoders[payload, topic] = given.decoder(payload, topic)
+        decoder, kind = self._decoders[payload, topic]
+        ids = None
+        if isinstance(decoder, HeaderDecoder):
+            if fetched.columns.headers is None:
+                raise ConfigError(
+                    f"{payload}_format: a header may name the schema of a {payload}, and this consumer "
+                    "reads no headers: add 'headers' to its columns="
+                )
+            ids = header_ids(fetched.columns.headers, payload)
+        return decode_column(decoder, payloads, kind, f"'{given.name}' of the {payload}", ids)
 
     def _before(
         self, fetched: FetchedRecords, arrays: Mapping[str, Any], bad: BadRecords

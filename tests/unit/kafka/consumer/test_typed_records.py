@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
+from support.http_server import Asked, serving
 
 from spark_kafka_native.formats import ColumnFormat
 from spark_kafka_native.kafka.consumer.consumer import Consumer
@@ -116,3 +120,42 @@ def test_offsets_without_records_are_passed() -> None:
                 found = consumer.read_columns(WITHIN_S, value_format="string")
                 assert found is not None
     assert found.next_offset == 4
+
+
+def test_a_token_that_was_replaced_in_its_file(tmp_path: Path) -> None:
+    """A consumer outlives the token of a registry: a new schema came, and was refused for ever."""
+    schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]})
+    valid = ["one"]
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        if asked.headers.get("Authorization") != f"Bearer {valid[0]}":
+            return 401, {}, {"error_code": 401, "message": "Unauthorized"}
+        return 200, {}, {"schema": schema, "id": 1, "version": 1}
+
+    token = tmp_path / "token"
+    token.write_text("one")
+    with serving(answer) as served, ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        log = cluster.logs[TopicPartition("a", 0)]
+        settings = {"registry.url": served.url, "registry.token": f"file:{token}"}
+        avro = ColumnFormat("avro", pa.struct([("id", pa.int64())]), settings)
+        with (
+            Consumer(cluster.bootstrap_servers, "a", start="earliest") as consumer,
+            Consumer(cluster.bootstrap_servers, "a", start="earliest") as other,
+        ):
+
+            def ids(reader: Consumer) -> list[Any]:
+                found = reader.read_columns(WITHIN_S, value_format=avro)
+                assert found is not None
+                return [row["id"] for row in found.batch["value"].to_pylist()]
+
+            log.append([b"\0\0\0\0\1\2"])
+            assert (ids(consumer), ids(other)) == ([1], [1])
+            for id, renewed, reader in ((2, "two", consumer), (3, "three", other)):
+                valid[0] = renewed
+                log.append([bytes([0, 0, 0, 0, id, 2 * id])])
+                with pytest.raises(ConfigError, match="HTTP status 401"):
+                    ids(reader)
+                token.write_text(renewed)
+                assert ids(consumer) == [id]
+                assert ids(other) == [id]
