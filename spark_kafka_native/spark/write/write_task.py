@@ -32,6 +32,7 @@ from ...formats.bad_records import encode_column
 from ...formats.plain_types import as_plain
 from ...kafka.errors import ConfigError
 from ...kafka.model import TopicPartition
+from ...kafka.producer.errors import RecordError
 from ...kafka.producer.sending.transaction_requests import OpenTransaction
 from ...kafka.producer.stats import ProducerStats
 from ..error_conditions import KafkaConditionError
@@ -243,7 +244,7 @@ class EncodedPayload:
 
     def encode(self, batch: pa.RecordBatch, headers: pa.Array | None) -> tuple[pa.Array, pa.Array | None]:
         """The payloads of ``batch``'s rows, and their ``headers`` with what the format puts there. Raises
-        `ConfigError` for a row that the format can't write."""
+        `RecordError` with the row that the format can't write, `ConfigError` for a type that it can't."""
         what = f"'{self.format.name}' of the {self.format.payload}"
         try:
             # Large offsets come with spark.sql.execution.arrow.useLargeVarTypes.
@@ -254,7 +255,8 @@ class EncodedPayload:
             payloads = encode_column(encoder, rows, what)
             return payloads, with_header_ids(encoder, self.format.payload, payloads, headers)
         except EncodeError as error:
-            raise ConfigError(f"the {self.format.payload} can't be encoded: {error}") from error
+            reason = f"the {self.format.payload} can't be encoded: {error.reason}"
+            raise RecordError(reason, None, error.row) from error
         except FormatError as error:
             raise ConfigError(str(error)) from error
 
@@ -319,8 +321,8 @@ class RowColumns:
         return cls(names=tuple(names), topic=topic, timestamp=timestamp, encoded=encoded), warnings
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of ``batch`` that make records. Raises `KafkaConditionError` for a null topic, and
-        `ConfigError` for a row that a format can't write."""
+        """The columns of ``batch`` that make records. Raises `KafkaConditionError` for a null topic, and as
+        `EncodedPayload.encode`."""
         if self.topic is None and (nulls := batch.column("topic").null_count):
             raise KafkaConditionError("KAFKA_NULL_TOPIC_IN_DATA", {}, f"({nulls} of {batch.num_rows} rows)")
         columns = {name: batch.column(name) for name in self.names if name in batch.schema.names}

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ....kafka.cluster.router import Router, router_for
 from ....kafka.errors import ConfigError, KafkaError
+from ....kafka.producer.accumulating.records_in import check_topic
 from ....kafka.producer.delivery import ColumnsDelivery
 from ....kafka.producer.errors import RecordError
 from ....kafka.producer.producer import Producer
@@ -103,6 +104,11 @@ class WriteTask:
                 f"a row says topic {once.marker_topic}, which is the transactionMarkerTopic: it must not be "
                 "a topic that rows go to, as their keys would be taken for those of commit markers"
             )
+        for topic in sorted(topics):
+            try:
+                check_topic(topic)
+            except RecordError as error:  # a broker would be asked for it again and again
+                raise error.at(rows.column("topic").to_pylist().index(topic)) from None
         if topics:
             self.router.metadata(
                 topics, deadline=self.router.deadline(self._options.producer.max_block_ms)

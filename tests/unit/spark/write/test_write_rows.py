@@ -1,8 +1,10 @@
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 from support.brokers.scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster import retry_policy
@@ -92,6 +94,39 @@ def test_rows_that_failed_fail_the_task_although_later_ones_are_under_way():
     first.done = lambda: True
     with pytest.raises(write_rows.WriteFailedError, match=r"row 2 for topic t: .*not written: no"):
         task.write(batch)
+
+
+def options_of(broker, **given):
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, **given}
+    return WriteOptions.parse(OptionValues.parse(options, Scope.WRITE))
+
+
+def test_a_row_that_can_not_be_encoded_is_counted_within_the_task():
+    enum = {"type": "enum", "name": "e", "symbols": ["A", "B"]}
+    schema = {"type": "record", "name": "r", "fields": [{"name": "c", "type": enum}]}
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        given = {"topic": "t", "value.format": "avro", "value.schema": json.dumps(schema)}
+        options = options_of(broker, **given)
+        kind = StructType().add("value", StructType().add("c", "string"))
+        columns, _ = RowColumns.check(kind, "t", formats=options.formats)
+        batches = [pa.record_batch({"value": [{"c": one} for one in texts]}) for texts in ("AB", "AX")]
+        with pytest.raises(
+            write_rows.WriteFailedError, match="row 3 for topic t: the value can't be encoded: `c` is 'X'"
+        ):
+            write_rows.write_rows(iter(batches), columns, options)
+
+
+@pytest.mark.parametrize("name", ["bad topic", "", "x" * 250])
+def test_a_topic_that_a_row_can_not_mean_is_refused_at_once_with_the_row(name):
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        options = options_of(broker)
+        columns = RowColumns(names=("value", "topic"), topic=None)
+        batches = [pa.record_batch({"value": ["a", "b"], "topic": ["t", one]}) for one in ("t", name)]
+        with pytest.raises(write_rows.WriteFailedError, match=f"row 3: '{name}' is no topic name"):
+            write_rows.write_rows(iter(batches), columns, options)
+        assert all(name not in str(one.fields) for one in broker.asked("Metadata") if name)
 
 
 def test_rows_for_the_marker_topic_are_refused_before_one_of_them_is_sent():
