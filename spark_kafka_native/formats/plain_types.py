@@ -147,6 +147,26 @@ def plain_type(kind: Any) -> Any:
     return _PLAIN.get(str(kind), kind)
 
 
+def nulls_as_text(array: pa.Array) -> pa.Array:
+    """``array`` with text in place of Arrow's type null, for formats that have no such type."""
+    kind = text_for_null(array.type)
+    return array if kind == array.type else _converted(array, kind)
+
+
+def text_for_null(kind: Any) -> Any:
+    """``kind`` with text in place of null, the type that data frames give to a column without a value."""
+    types = pa.types
+    if types.is_null(kind):
+        return pa.string()
+    if types.is_struct(kind):
+        return pa.struct([one.with_type(text_for_null(one.type)) for one in kind])
+    if types.is_map(kind):
+        return pa.map_(kind.key_field, kind.item_field.with_type(text_for_null(kind.item_type)))
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(text_for_null(kind.value_type)))
+    return kind
+
+
 def _plain_field(one: Any) -> Any:
     return one.with_type(plain_type(one.type))
 

@@ -21,7 +21,7 @@ from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread
 from ..errors import FormatError
 from ..format import Decoded
 from ..isolate import NotTogetherError, decode_isolated
-from ..plain_types import as_payloads, check_distinct
+from ..plain_types import as_payloads, check_distinct, text_for_null
 from ..text_values import parse_zone
 from .rows import CsvDialect, CsvRows
 from .write import CsvEncoder
@@ -45,8 +45,9 @@ class CsvFormat:
 
     def encoder(self, type: pa.DataType, settings: Mapping[str, str]) -> CsvEncoder:
         """An encoder of the struct ``type``. Raises `FormatError`."""
-        _check(type)
-        return CsvEncoder(CsvDialect.parse(settings))
+        kind = text_for_null(type)
+        _check(kind)
+        return CsvEncoder(CsvDialect.parse(settings), has_nulls=kind != type)
 
     def infer(self, payloads: pa.Array, settings: Mapping[str, str]) -> pa.DataType:
         """As `InferringFormat.infer`; see `infer_csv`."""

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from ..arrays import hide, text_scalar, validity
 from ..errors import EncodeError
 from ..json.write import scalar_texts
+from ..plain_types import nulls_as_text
 from .rows import CsvDialect
 
 _IN_NO_SCALAR = frozenset(("", ",", ";", "|", "\t", '"', "'"))
@@ -26,10 +27,13 @@ class CsvEncoder:
     """
 
     dialect: CsvDialect
+    has_nulls: bool = False
+    """Rows have fields of the type null."""
 
     def encode(self, rows: pa.Array) -> pa.Array:
         """As `Encoder.encode`; ``rows`` are structs. Raises `EncodeError` for a text that would need quotes,
         if there are none."""
+        rows = nulls_as_text(rows) if self.has_nulls else rows
         columns = [self._text(child) for child in rows.flatten()]
         lines = pc.binary_join_element_wise(*columns, text_scalar(self.dialect.sep)).cast(pa.binary())
         return hide(lines, ~validity(rows)) if rows.null_count else lines

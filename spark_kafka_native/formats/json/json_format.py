@@ -23,7 +23,7 @@ from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread
 from ..errors import FormatError
 from ..format import BadRows, Decoded, Decoder, Encoder, Resolved
 from ..isolate import NotTogetherError, decode_isolated
-from ..plain_types import as_payloads, check_distinct
+from ..plain_types import as_payloads, check_distinct, text_for_null
 from ..registry import (
     REGISTERED,
     FramedDecoder,
@@ -64,11 +64,13 @@ class JsonFormat:
     def encoder(self, type: pa.DataType, settings: Mapping[str, str]) -> Encoder:
         """An encoder of the struct ``type``. Raises `FormatError`."""
         _check_struct(type)
-        _check_readable(type, "")
+        kind = text_for_null(type)
+        _check_readable(kind, "")
+        plain = JsonEncoder(has_nulls=kind != type)
         if (written := settings.get(REGISTERED)) is None:
-            return JsonEncoder()
+            return plain
         frame = frame_to_write(RegisteredSchema.from_json(written), settings)
-        return RegistryEncoder.of(JsonEncoder(), frame, settings)
+        return RegistryEncoder.of(plain, frame, settings)
 
     def resolve_read(self, settings: Mapping[str, str]) -> Resolved:
         """As `SchemaFormat.resolve_read`."""

@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from ..arrays import text_scalar
+from ..plain_types import nulls_as_text
 from .write_kernel import Writer, choose_writer
 
 _WRITER: Final = choose_writer()
@@ -21,12 +22,14 @@ class JsonEncoder:
     Timestamps keep their microseconds (``2020-01-01T00:00:00.000000Z``).
     """
 
-    def __init__(self, writer: Writer = _WRITER) -> None:
+    def __init__(self, writer: Writer = _WRITER, *, has_nulls: bool = False) -> None:
+        """``has_nulls``: rows have fields of the type null."""
         self._writer = writer
+        self._has_nulls = has_nulls
 
     def encode(self, rows: pa.Array) -> pa.Array:
         """As `Encoder.encode`; ``rows`` are structs. Raises `EncodeError` for more than 2 GiB."""
-        return self._writer.write(rows)
+        return self._writer.write(nulls_as_text(rows) if self._has_nulls else rows)
 
 
 def json_texts(array: pa.Array) -> pa.Array:

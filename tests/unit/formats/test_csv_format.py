@@ -366,3 +366,10 @@ def test_a_text_that_needs_quotes_where_there_are_none(text: str) -> None:
     rows = pa.array([{"a": "x", "b": 1}, {"a": text, "b": 1}], TWO)
     with pytest.raises(EncodeError, match="row 1: a text has a separator or a line break"):
         CsvFormat().encoder(TWO, {"quote": ""}).encode(rows)
+
+
+def test_a_field_without_a_value_is_written() -> None:
+    kind = pa.struct([("a", pa.null()), ("b", pa.int8())])
+    rows = pa.array([{"a": None, "b": 1}, None, {"a": None, "b": 2}], kind)
+    assert CsvFormat().encoder(kind, {}).encode(rows[1:]).to_pylist() == [None, b",2"]
+    assert CsvFormat().encoder(kind, {"nullvalue": "-"}).encode(rows).to_pylist() == [b"-,1", None, b"-,2"]

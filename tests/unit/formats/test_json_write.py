@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.formats import EncodeError
+from spark_kafka_native.formats import EncodeError, FormatError, load_format
 from spark_kafka_native.formats.json import write_kernel
 from spark_kafka_native.formats.json.write import JsonEncoder, json_texts
 from spark_kafka_native.formats.json.write_kernel import (
@@ -259,3 +259,24 @@ def test_more_than_arrow_has_place_for_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(write_kernel, "write_texts", write)
     with pytest.raises(EncodeError, match="more than 2 GiB as JSON"):
         ArrowWriter().write(pa.array([1]))
+
+
+@each_writer
+def test_fields_without_a_value(writer: Writer) -> None:
+    """Data frames give them Arrow's type null, also deep inside."""
+    inner = pa.struct([("x", pa.null()), ("y", pa.int8())])
+    kind = pa.struct(
+        [("a", pa.null()), ("b", pa.list_(pa.null())), ("c", inner), ("d", pa.map_(pa.string(), pa.null()))]
+    )
+    rows = [
+        {"a": None, "b": [None, None], "c": {"x": None, "y": 1}, "d": [("k", None)]},
+        None,
+        {"a": None, "b": None, "c": None, "d": []},
+    ]
+    written = [b'{"b":[null,null],"c":{"y":1},"d":{"k":null}}', None, b'{"d":{}}']
+    column = pa.array(rows, kind)
+    for start in range(3):
+        assert JsonEncoder(writer, has_nulls=True).encode(column[start:]).to_pylist() == written[start:]
+    assert load_format("json").encoder(kind, {}).encode(column).to_pylist() == written
+    with pytest.raises(FormatError, match="JSON can't hold the type null of `a`"):
+        load_format("json").decoder(kind, {})
