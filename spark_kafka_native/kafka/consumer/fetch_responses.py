@@ -202,6 +202,7 @@ def _apply(state: PartitionState, data: PartitionData, response: ResponseFacts, 
     if data.preferred_read_replica not in (-1, state.broker.node_id):
         _prefer(state, data, response, rules)
         return False
+    state.position.accept()
     if state.position.probe_until is not None:
         return _probed(state, data, response, rules)
     return _has_records(state, data, response, rules)

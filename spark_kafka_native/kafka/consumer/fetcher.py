@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import time
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -133,7 +133,8 @@ class FetchRun:
     background was given a wakeup, other threads can end the wait of `next` with it; the connections must then
     be used by this fetch alone. With ``shares_memory`` small record sets of several partitions are decoded
     into one piece of memory, which is faster, but lives until the last of them is gone. ``metrics`` gets the
-    sizes of responses.
+    sizes of responses. ``accepted`` is called when a broker answers for a partition for the first time since
+    it was added or moved: its offset is not out of range.
     """
 
     def __init__(  # noqa: PLR0913 - optional parts, by name
@@ -146,6 +147,7 @@ class FetchRun:
         metrics: MetricsRegistry | None = None,
         clock: FetchClock | None = None,
         shares_memory: bool = False,
+        accepted: Callable[[TopicPartition], None] | None = None,
     ) -> None:
         self._router = router
         self._config = config
@@ -153,6 +155,7 @@ class FetchRun:
         self._shares_memory = shares_memory
         self._lookups = lookups or FetchLookups(router)
         self._metrics = metrics
+        self._accepted = accepted
         self._clock = clock or FetchClock()
         self._states: dict[TopicPartition, PartitionState] = {}
         self._in_flight: dict[int, InFlightFetch] = {}
@@ -494,7 +497,11 @@ class FetchRun:
         if asked_from != position.offset or probed != fetch.probe:
             position.rewind()
             return None
-        if apply_response(state, data, facts, self.rules):
+        known = position.accepted
+        has_records = apply_response(state, data, facts, self.rules)
+        if position.accepted and not known and self._accepted is not None:
+            self._accepted(topic_partition)
+        if has_records:
             return ReceivedRecords(state, replace(data, records=None) if probed else data, position.moves)
         return None
 

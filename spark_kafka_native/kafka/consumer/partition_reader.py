@@ -273,6 +273,10 @@ class PartitionReader:
         """As `position`, but without the lock, as `metrics`: within the records being handed out."""
         return self._position(topic_partition, self.buffer.position(topic_partition))
 
+    def confirmed(self, topic_partition: TopicPartition) -> bool:
+        """False while it is unknown if the offset at which reading was asked to begin is within the log."""
+        return self.buffer.partition(topic_partition).confirmed
+
     @single_reader
     def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:
         """The next records of any partition as columns; None when ``deadline`` (None: never) comes first.

@@ -25,6 +25,7 @@ class FetchPosition:
     __slots__ = (
         "_offset_epoch",
         "_received_epoch",
+        "accepted",
         "fetch_offset",
         "last_fetched_epoch",
         "moves",
@@ -54,6 +55,10 @@ class FetchPosition:
         """Set if the next request is to prove that there are no records before this offset: it is sent
         without isolation, so that the broker returns the next batch that exists.
         """
+        self.accepted = False
+        """True if a broker has answered a request at this offset, or one it was read on from, without an
+        error: it lies within the log.
+        """
         self._offset_epoch = -1
         self._received_epoch = -1
 
@@ -71,6 +76,10 @@ class FetchPosition:
     def received(self) -> int:
         """Where ``offset`` is once everything received is decoded; the next request starts there."""
         return min(self.received_until, self.until_offset)
+
+    def accept(self) -> None:
+        """The broker's log contains the offset, or ends there."""
+        self.accepted = True
 
     def receive(self, next_offset: int, epoch: int) -> None:
         """Records before ``next_offset`` were received, and are decoded next."""
@@ -103,7 +112,7 @@ class FetchPosition:
     def seek(self, offset: int, until_offset: int) -> None:
         """Continue from ``offset``, as if nothing had been read before."""
         self.offset, self.until_offset = offset, until_offset
-        self._offset_epoch = -1
+        self._offset_epoch, self.accepted = -1, False
         self.invalidate()
 
     def invalidate(self) -> None:

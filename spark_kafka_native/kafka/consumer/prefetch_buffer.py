@@ -53,6 +53,9 @@ class BufferedPartition:
     seeks: int = 0
     """Counts those that the caller asked for: records taken before one are not given back. A pause that frees
     memory is none."""
+    confirmed: bool = False
+    """True if a broker, or the reset policy, has confirmed that the log reaches to the offset that the caller
+    asked for."""
     tries: int = 0
     """Counts requests to continue after an error."""
     paused: bool = False
@@ -152,7 +155,7 @@ class PrefetchBuffer:
         """Continue from ``offset``; drops the records that wait."""
         with self.lock:
             wanted = self.partition(topic_partition)
-            wanted.seeks += 1
+            wanted.seeks, wanted.confirmed = wanted.seeks + 1, False
             self._seek(wanted, offset)
         self.wake_readers()
 
@@ -381,10 +384,17 @@ class PrefetchBuffer:
         with self.lock:
             if not self._is_current(wanted, moves):
                 return
+            wanted.confirmed = True
             if wanted.waiting:
                 wanted.waiting[-1] = replace(wanted.waiting[-1], next_offset=offset)
             else:
                 wanted.position = offset
+
+    def confirm(self, wanted: BufferedPartition, moves: int) -> None:
+        """The offset to which the partition was moved last is not out of range."""
+        with self.lock:
+            if self._is_current(wanted, moves):
+                wanted.confirmed = True
 
     def broke(self, wanted: BufferedPartition, moves: int, error: KafkaError) -> None:
         """Nothing more can be read of a partition until its error is resolved."""

@@ -94,7 +94,9 @@ class PrefetchThread:
         self._background = Background("kafka-fetch", buffer.wakeup)
         connections = _OwnConnections(router, self.brokers)
         lookups = FetchLookups(router, connections, self._background, self._with_reset)
-        self._run = FetchRun(router, config, columns, lookups=lookups, metrics=buffer.metrics)
+        self._run = FetchRun(
+            router, config, columns, lookups=lookups, metrics=buffer.metrics, accepted=self._confirm
+        )
         self._fetched: dict[TopicPartition, _Fetched] = {}
         self._watch = watch
         self._watch_at = time.monotonic() + router.config.metadata_max_age_ms / 1000
@@ -177,6 +179,10 @@ class PrefetchThread:
         wanted = known.wanted
         if wanted.topic_id is None and known.moves == wanted.moves and not known.recreated:
             wanted.topic_id = self._run.state(topic_partition).topic_id
+
+    def _confirm(self, topic_partition: TopicPartition) -> None:
+        known = self._fetched[topic_partition]
+        self._buffer.confirm(known.wanted, known.moves)
 
     def _count(self, fetched: FetchedRecords) -> None:
         topic, records = fetched.topic_partition.topic, fetched.columns.length

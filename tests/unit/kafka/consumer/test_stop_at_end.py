@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
@@ -11,7 +12,7 @@ from support.record_batches import control
 
 from spark_kafka_native.kafka.consumer.async_consumer import AsyncConsumer
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.errors import ConsumerClosedError
+from spark_kafka_native.kafka.errors import ConsumerClosedError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 
@@ -85,3 +86,62 @@ def test_in_asyncio_a_failure_is_no_end(cluster: ScriptedCluster) -> None:
 
     with pytest.raises(ConsumerClosedError, match="the thread that fetches failed: AssertionError"):
         asyncio.run(read())
+
+
+@pytest.mark.parametrize("start", [50, {1: 50}, "seek"])
+def test_a_start_beyond_the_end_is_refused_or_reset(cluster: ScriptedCluster, start: Any) -> None:
+    """As without ``stop_at_end``: such an offset is of a log that was lost, not of one that was read."""
+    servers, place = cluster.bootstrap_servers, "earliest" if start == "seek" else start
+    with Consumer(servers, "a", start=place, stop_at_end=True) as consumer:
+        if start == "seek":
+            consumer.seek(50)
+        assert not consumer.at_end
+        with pytest.raises(OffsetOutOfRangeError, match="at offset 50"):
+            list(consumer)
+        assert not consumer.at_end
+    with Consumer(servers, "a", start=place, stop_at_end=True, auto_offset_reset="earliest") as consumer:
+        if start == "seek":
+            consumer.seek(50)
+        assert [record.value for record in consumer] == [b"0", b"1", b"2"]
+        assert consumer.at_end
+
+
+def test_a_start_that_the_log_has_reached_meanwhile_is_at_the_end(cluster: ScriptedCluster) -> None:
+    log = cluster.logs[A1]
+    log.append([b"3"])
+    with Consumer(cluster.bootstrap_servers, "a", partitions=[1], stop_at_end=True) as consumer:
+        log.append([b"new"])
+        log.append([b"newer"])
+        consumer.seek(2)
+        assert [record.value for record in consumer] in ([], [b"newer"])
+        consumer.seek("latest")
+        assert list(consumer) == []
+        assert consumer.position() == 3
+
+
+def test_a_start_within_an_open_transaction_is_at_the_end(cluster: ScriptedCluster) -> None:
+    """read_committed: an offset above the last stable one is none that the log lacks."""
+    log = cluster.logs[A1]
+    for value in (b"3", b"open", b"open too"):
+        log.append([value])
+    log.last_stable_offset = 1
+    with Consumer(
+        cluster.bootstrap_servers,
+        "a",
+        partitions=[1],
+        start=2,
+        stop_at_end=True,
+        isolation_level="read_committed",
+    ) as consumer:
+        assert list(consumer) == []
+        assert consumer.at_end
+
+
+def test_a_start_beyond_the_end_in_asyncio(cluster: ScriptedCluster) -> None:
+    async def read() -> list[bytes | None]:
+        async with AsyncConsumer(
+            cluster.bootstrap_servers, "a", start=50, stop_at_end=True, auto_offset_reset="earliest"
+        ) as consumer:
+            return [record.value async for record in consumer]
+
+    assert asyncio.run(read()) == [b"0", b"1", b"2"]
