@@ -152,6 +152,40 @@ def test_gzip_of_a_bomb_stops_at_the_cap():
         decompress(Codec.GZIP, data, 1000)
 
 
+def test_gzip_members_take_time_in_proportion_to_their_bytes(monkeypatch):
+    """zlib copies the bytes behind a member: with all of the rest behind each, that is quadratic."""
+    copied = 0
+
+    class Counted:
+        def __init__(self, wbits):
+            self._inflate = inflate(wbits)
+
+        def __getattr__(self, name):
+            nonlocal copied
+            found = getattr(self._inflate, name)
+            copied += len(found) if name == "unused_data" else 0
+            return found
+
+    inflate = zlib.decompressobj
+    monkeypatch.setattr(compression.zlib, "decompressobj", Counted)
+    data = gzip.compress(b"") * 20_000 + gzip.compress(b"last")
+    assert decompress(Codec.GZIP, data) == b"last"
+    assert copied < 100 * len(data)
+
+
+@pytest.mark.parametrize("size", [0, 1, 900, 1_030, 5_000, 300_000])
+def test_gzip_members_of_any_size(size):
+    large = RNG.randbytes(size)
+    data = gzip.compress(b"first") + gzip.compress(large) + gzip.compress(large[:7]) + gzip.compress(large)
+    expected = b"first" + large + large[:7] + large
+    assert decompress(Codec.GZIP, data, len(expected)) == expected
+    with pytest.raises(CompressionError, match="more than"):
+        decompress(Codec.GZIP, data, len(expected) - 1)
+    for damaged in (data[:-1], data[:-9], data + b"x"):
+        with pytest.raises(CompressionError, match="damaged gzip data"):
+            decompress(Codec.GZIP, damaged)
+
+
 @pytest.mark.parametrize(
     ("codec", "levels"), [(Codec.GZIP, (-1, 1, 9)), (Codec.LZ4, (1, 9, 17)), (Codec.ZSTD, (-5, 1, 19))]
 )
