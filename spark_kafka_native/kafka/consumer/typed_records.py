@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ..errors import ConfigError, MalformedRecordError
 from ..model import CLIENT_MODES, CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode, TopicPartition
+from ..records.columns import max_topic_rows
 from ..security.config_providers import resolve_registry
 from .fetched_records import FetchedRecords
 
@@ -72,11 +73,19 @@ class RecordTyping:
 
     def decode(self, fetched: FetchedRecords) -> tuple[TypedRecords, FetchedRecords | None]:
         """``fetched`` decoded, and those of the records that are to be read again: with ``failfast`` the bad
-        one and all after it.
+        one and all after it, and those that are too many for one record batch.
 
         Raises `MalformedRecordError` if the first record is bad, `ConfigError` for a schema or a setting that
         a format can't work with.
         """
+        row = max_topic_rows(fetched.topic_partition.topic)
+        if fetched.columns.length > row:
+            first, _ = _split(fetched, row)
+            typed, again = self._decode(first)
+            return typed, _split(fetched, row if again is None else row - again.columns.length)[1]
+        return self._decode(fetched)
+
+    def _decode(self, fetched: FetchedRecords) -> tuple[TypedRecords, FetchedRecords | None]:
         from ...formats.bad_records import BadRecords
 
         bad = BadRecords()
@@ -146,9 +155,7 @@ class RecordTyping:
         offset = int(offsets[row])
         if row == 0:
             raise MalformedRecordError(fetched.topic_partition, offset, bad.reason(row))
-        columns = fetched.columns
-        good = replace(fetched, columns=columns.slice(0, row), next_offset=offset)
-        rest = replace(fetched, columns=columns.slice(row, columns.length), from_offset=offset)
+        good, rest = _split(fetched, row)
         cut = {payload: array[:row] for payload, array in arrays.items()}
         return self._typed(good, cut, type(bad)()), rest
 
@@ -172,6 +179,17 @@ class RecordTyping:
             high_watermark=fetched.high_watermark,
             last_stable_offset=fetched.last_stable_offset,
         )
+
+
+def _split(fetched: FetchedRecords, row: int) -> tuple[FetchedRecords, FetchedRecords]:
+    """The records before ``row``, and the others."""
+    columns = fetched.columns
+    assert columns.offset is not None  # every read has it
+    offset = int(columns.offset[row])
+    return (
+        replace(fetched, columns=columns.slice(0, row), next_offset=offset),
+        replace(fetched, columns=columns.slice(row, columns.length), from_offset=offset),
+    )
 
 
 @contextmanager

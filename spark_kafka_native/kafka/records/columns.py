@@ -88,8 +88,13 @@ class RecordColumns:
         ``headers``, ``offset`` (int64), ``timestamp`` (UTC, in ms; null for none), ``timestamp_type`` (int8).
 
         ``topic`` and ``partition`` (int32) are added as columns if they are given. `Producer.send_columns`
-        accepts the batch unchanged.
+        accepts the batch unchanged. ValueError if there are more rows than `max_topic_rows`: `slice` them.
         """
+        if topic is not None and self.length > (most := max_topic_rows(topic)):
+            raise ValueError(
+                f"{self.length} rows with the topic {topic!r} do not fit in one column: at most {most} do. "
+                "Leave the topic out, or slice the columns"
+            )
         columns: dict[str, Any] = {
             "key": self.key,
             "value": self.value,
@@ -145,6 +150,11 @@ class RecordColumns:
             value=cut(self.value),
             headers=cut(self.headers),
         )
+
+
+def max_topic_rows(topic: str) -> int:
+    """How many times the name of a topic fits in a string column: `pyarrow.repeat` would wrap its offsets."""
+    return _INT32_MAX // max(1, len(topic.encode()))
 
 
 def _list_of(column: pa.Array) -> list[Any]:

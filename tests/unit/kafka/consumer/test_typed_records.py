@@ -18,6 +18,7 @@ from spark_kafka_native.kafka.errors import ConfigError, MalformedRecordError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.kafka.records import columns
 from spark_kafka_native.testing import MockBroker
 
 BAD = b"\xff"
@@ -159,3 +160,23 @@ def test_a_token_that_was_replaced_in_its_file(tmp_path: Path) -> None:
                 token.write_text(renewed)
                 assert ids(consumer) == [id]
                 assert ids(other) == [id]
+
+
+@pytest.mark.parametrize("mode", ["failfast", "permissive", "dropmalformed"])
+def test_rows_that_are_too_many_for_one_batch_come_in_several(
+    consumer: Consumer, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A string column of the topic's name ends at 2 GiB."""
+    monkeypatch.setattr(columns, "_INT32_MAX", 3)
+    found = [consumer.read_columns(WITHIN_S, value_format="string", mode=mode)]
+    if mode == "failfast":
+        assert consumer.position() == 2
+        with pytest.raises(MalformedRecordError, match="a-0 at offset 2"):
+            consumer.read_columns(WITHIN_S, value_format="string")
+        consumer.seek(3)
+    else:
+        assert consumer.position() == 3
+    found.append(consumer.read_columns(WITHIN_S, value_format="string", mode=mode))
+    offsets = [one.batch["offset"].to_pylist() for one in found if one is not None]
+    assert offsets == [[0, 1, 2] if mode == "permissive" else [0, 1], [3]]
+    assert consumer.position() == 4

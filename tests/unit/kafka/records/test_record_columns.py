@@ -71,6 +71,17 @@ def test_columns_become_a_record_batch() -> None:
     assert RecordColumns(length=0).to_arrow().num_rows == 0
 
 
+def test_more_rows_than_a_topic_column_has_are_refused() -> None:
+    """Arrow would wrap its offsets, and show other text."""
+    topic = "t" * 249
+    rows = (2**31 - 1) // 249
+    many = RecordColumns(length=rows + 1)
+    with pytest.raises(ValueError, match=f"{rows + 1} rows .* do not fit in one column: at most {rows} do"):
+        many.to_arrow(topic, 0)
+    assert many.slice(0, 2).to_arrow(topic)["topic"].to_pylist() == [topic] * 2
+    assert many.to_arrow(partition=3).num_rows == rows + 1
+
+
 def test_a_record_says_when_and_where_it_is() -> None:
     record = expected("orders", 3)[2]
     assert record.topic_partition == TopicPartition("orders", 3)
