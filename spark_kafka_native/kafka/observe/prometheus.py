@@ -40,10 +40,11 @@ def export_to_prometheus(
     """Register the metrics of ``client`` with ``registry``, a ``prometheus_client.CollectorRegistry`` (None:
     the global one). Serving them is left to prometheus-client, as by ``prometheus_client.start_http_server``.
 
-    ``labels`` are added to each value. Clients with the same labels are counted together, and what a deleted
-    one had counted by the last scrape stays. Without ``by_partition``, values of partitions are summed by
-    topic, which bounds their number. A scrape reads counters in memory and asks no broker. The client is not
-    kept alive; a process forked from this one exports nothing of it.
+    ``labels`` are added to each value, except empty ones, which are none for Prometheus. Clients with the
+    same labels are counted together, and what a deleted one had counted by the last scrape stays. Without
+    ``by_partition``, values of partitions are summed by topic, which bounds their number. A scrape reads
+    counters in memory and asks no broker. The client is not kept alive; a process forked from this one
+    exports nothing of it.
 
     Names: dots become ``_``; units (``_seconds``, ``_bytes``) and, of a counter, ``_total`` are appended. A
     distribution becomes a histogram.
@@ -67,7 +68,8 @@ def export_to_prometheus(
         if collector is None:
             collector = _collectors[registry] = _Collector(families)
             registry.register(collector)
-    own = tuple(sorted((name, _clean(value)) for name, value in (labels or {}).items()))
+    texts = {name: _clean(value) for name, value in (labels or {}).items()}
+    own = tuple(sorted((name, text) for name, text in texts.items() if text))
     collector.add(_Exported(weakref.ref(client), own, by_partition))
 
 

@@ -128,6 +128,16 @@ def test_clients_of_one_registry_stand_side_by_side_or_are_added(registry: Colle
     assert generate_latest(registry).count(b"# TYPE kafka_client_requests_total") == 1
 
 
+def test_a_label_without_a_value_is_none(registry: CollectorRegistry) -> None:
+    """Prometheus takes both for one series, and refuses a scrape that has it twice."""
+    clients = [Client(), Client()]
+    for client, labels in zip(clients, ({"app": "", "env": "x"}, {"env": "x"}), strict=True):
+        client.registry.count(catalogue.REQUESTS, 1, "Fetch")
+        export_to_prometheus(client, registry, labels)
+    assert scraped(registry)[key("kafka_client_requests_total", api="Fetch", env="x")] == 2
+    assert b"app=" not in generate_latest(registry)
+
+
 def test_times_are_not_added_up(registry: CollectorRegistry) -> None:
     clients = [Client(), Client()]
     for at, client in enumerate(clients):
