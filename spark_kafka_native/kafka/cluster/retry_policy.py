@@ -85,6 +85,7 @@ class RetryPolicy:
         self, topics: Collection[str], metadata: ClusterMetadata, deleted: DeletedTopics, config: ClientConfig
     ) -> None:
         self._topics = topics
+        self._before = metadata.topics
         self._deleted = deleted
         self._servers = ", ".join(config.bootstrap_servers)
         self._seen = deleted.existed(topics)
@@ -107,7 +108,7 @@ class RetryPolicy:
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             ErrorCode.UNKNOWN_TOPIC_ID,
         ):
-            return self._wait_for_unknown(unknown_topics(metadata, self._topics))
+            return self._wait_for_unknown(metadata)
         if isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE:
             return True  # `Router.connection` raises it for a broker that has just left the metadata
         if self._first_contact and isinstance(error, HandshakeClosedError):
@@ -148,8 +149,11 @@ class RetryPolicy:
             self._servers, SAY_AFTER_S, left_ms / 1000, self._last or "none yet, nothing answers",
         )  # fmt: skip
 
-    def _wait_for_unknown(self, unknown: set[str]) -> bool:
-        self._always_unknown &= unknown
+    def _wait_for_unknown(self, metadata: ClusterMetadata) -> bool:
+        unknown = unknown_topics(metadata, self._topics)
+        # The metadata of before the operation may be older than its first refusal: they prove nothing.
+        old = {name for name in self._topics if metadata.topics.get(name) is self._before.get(name)}
+        self._always_unknown &= unknown | old
         if unknown and self._deleted.contains(unknown):
             return False
         if not self._unknown_until.expired:
@@ -162,7 +166,7 @@ class RetryPolicy:
             return True
         # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
         if self._seen:
-            self._deleted.add(self._always_unknown)
+            self._deleted.add(self._always_unknown & unknown)
         return False
 
 

@@ -402,6 +402,33 @@ def test_a_deleted_topic_is_waited_for_once(
     assert ask() >= 0.4
 
 
+def test_a_deleted_topic_is_waited_for_once_if_its_leader_says_so_first(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata from before the refusal still have the topic."""
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 400)
+    [tp], [kept] = cluster.create("orders", 1, leader=1), cluster.create("kept", 1, leader=1)
+    router = Router(config(cluster[1].address))
+    list_offsets(router, dict.fromkeys((tp, kept), OffsetAt.LATEST))
+    del cluster.topic_ids["orders"]
+    cluster[1].push(ListOffsetsRequest, refuse(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    waits = []
+    for tps in ((tp, kept), (tp,), (tp, kept)):
+        began = time.monotonic()
+        with pytest.raises(BrokerError, match="orders"):
+            list_offsets(router, dict.fromkeys(tps, OffsetAt.LATEST))
+        waits.append(time.monotonic() - began)
+    assert waits[0] >= 0.4
+    assert max(waits[1:]) < 0.3
+    # The other topic was there all the time.
+    del cluster.topic_ids["kept"]
+    cluster[1].push(ListOffsetsRequest, refuse(kept, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    began = time.monotonic()
+    with pytest.raises(BrokerError, match="kept"):
+        list_offsets(router, {kept: OffsetAt.LATEST})
+    assert time.monotonic() - began >= 0.4
+
+
 def test_a_deleted_topic_is_waited_for_again_after_some_time() -> None:
     """One that is created again takes a moment to reach every broker."""
     for forget_after_ms, is_deleted in ((60_000, True), (0, False)):
