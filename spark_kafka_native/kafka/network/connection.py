@@ -67,12 +67,12 @@ class Connection(RequestPipeline):
         connection = cls(transport, config)
         try:
             connection._shake_hands(limit.within_ms(config.connection_setup_timeout_ms))
+            transport.note_handshake(succeeded=True)
         except BaseException as error:
             if isinstance(error, NetworkError | ProtocolError):
                 transport.note_handshake(succeeded=False)
             connection.close()
             raise
-        transport.note_handshake(succeeded=True)
         _LOG.debug("connected to %s", connection.address)
         return connection
 
