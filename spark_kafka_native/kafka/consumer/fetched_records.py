@@ -49,6 +49,8 @@ class FetchedRecords:
     """-1 if the broker does not report it."""
     high_watermark: int
     last_stable_offset: int
+    leader_epoch: int = -1
+    """That of the last batch before ``next_offset``; -1 if it is not known."""
 
     @property
     def nbytes(self) -> int:
@@ -219,6 +221,7 @@ def _fetched(
         log_start_offset=data.log_start_offset,
         high_watermark=data.high_watermark,
         last_stable_offset=data.last_stable_offset,
+        leader_epoch=position.offset_epoch,
     )
 
 

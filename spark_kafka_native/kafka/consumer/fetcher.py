@@ -186,17 +186,19 @@ class FetchRun:
         from_offset: int,
         until_offset: int = ENDLESS,
         topic_id: UUID | None = None,
+        leader_epoch: int = -1,
     ) -> None:
         """Fetch ``[from_offset, until_offset)`` of a partition too; by default without an end.
 
-        ``topic_id`` is the id that the offsets belong to; without it, that of the first response. Raises
-        `ValueError` if the partition is being fetched already.
+        ``topic_id`` is the id that the offsets belong to; without it, that of the first response.
+        ``leader_epoch`` is that of the record before ``from_offset``, if it is known: the log must have it
+        there. Raises `ValueError` if the partition is being fetched already.
         """
         if topic_partition in self._states:
             raise ValueError(f"{topic_partition} is being fetched already; seek moves it")
         max_bytes = self._config.max_partition_fetch_bytes
         self._states[topic_partition] = PartitionState(
-            topic_partition, from_offset, until_offset, max_bytes, topic_id
+            topic_partition, from_offset, until_offset, max_bytes, topic_id, leader_epoch
         )
 
     def remove(self, topic_partition: TopicPartition) -> None:

@@ -206,16 +206,19 @@ class PartitionReader:
         topic_partition: TopicPartition,
         offset: int,
         topic_id: UUID | None = None,
+        leader_epoch: int = -1,
         *,
         paused: bool = False,
     ) -> None:
         """Read a partition too, from ``offset`` on (``paused``: after `resume`).
 
         ``topic_id`` is the id that the offset belongs to (`TopicRecreatedError` if the topic has another);
-        without it, that of the first response. Raises `ValueError` if the partition is being read already.
+        without it, that of the first response. ``leader_epoch`` is that of the record before it, if it is
+        known (`LogTruncatedError` if the log does not have it there). Raises `ValueError` if the partition is
+        being read already.
         """
         self.check_process()
-        self.buffer.add(topic_partition, offset, topic_id, paused=paused)
+        self.buffer.add(topic_partition, offset, topic_id, leader_epoch, paused=paused)
 
     def remove(self, topic_partition: TopicPartition) -> int:
         """Drop a partition and its fetched records; returns its `position`."""
@@ -231,6 +234,10 @@ class PartitionReader:
             # Not dropped here: an interrupt before the seek must not let them be skipped.
             self._give_back_rows(topic_partition)
             self.buffer.seek(topic_partition, offset)
+
+    def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The leader epochs of the records before ``offsets``, as far as they are known."""
+        return self.buffer.leader_epochs(offsets)
 
     def drop(self, topic_partition: TopicPartition) -> None:
         """Drop the fetched records of a partition with an error, which is raised next."""

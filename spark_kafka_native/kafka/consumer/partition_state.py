@@ -36,14 +36,16 @@ class FetchPosition:
         "until_offset",
     )
 
-    def __init__(self, topic_partition: TopicPartition, offset: int, until_offset: int) -> None:
+    def __init__(
+        self, topic_partition: TopicPartition, offset: int, until_offset: int, leader_epoch: int = -1
+    ) -> None:
         self.topic_partition = topic_partition
         self.offset = offset
         """Everything before it was handed to the caller."""
         self.until_offset = until_offset
         self.fetch_offset = offset
         """Where the next request starts: ahead of ``offset`` while a response is being decoded."""
-        self.last_fetched_epoch = -1
+        self.last_fetched_epoch = leader_epoch
         """The leader epoch of the last batch before ``fetch_offset``, -1 if unknown: the broker reports if
         its log has another epoch there.
         """
@@ -59,8 +61,13 @@ class FetchPosition:
         """True if a broker has answered a request at this offset, or one it was read on from, without an
         error: it lies within the log.
         """
-        self._offset_epoch = -1
+        self._offset_epoch = leader_epoch
         self._received_epoch = -1
+
+    @property
+    def offset_epoch(self) -> int:
+        """The leader epoch of the last batch before ``offset``, -1 if unknown."""
+        return self._offset_epoch
 
     @property
     def finished(self) -> bool:
@@ -322,9 +329,10 @@ class PartitionState:
         until_offset: int,
         max_bytes: int,
         topic_id: UUID | None = None,
+        leader_epoch: int = -1,
     ) -> None:
         self.topic_partition = topic_partition
-        self.position = FetchPosition(topic_partition, offset, until_offset)
+        self.position = FetchPosition(topic_partition, offset, until_offset, leader_epoch)
         self.broker = PartitionBroker()
         self.progress = FetchProgress()
         self.topic_id = topic_id

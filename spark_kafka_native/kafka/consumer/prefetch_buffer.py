@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -48,6 +48,11 @@ class BufferedPartition:
     """The offset from which fetching was last requested to start."""
     topic_id: UUID | None
     """The id that its offsets belong to; None until one is known."""
+    start_epoch: int = -1
+    """The leader epoch of the record before ``start``; -1 if it is not known."""
+    epochs: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    """Of the records that were taken last: the first offset and the one after them, and the leader epochs
+    before these two."""
     moves: int = 0
     """Counts changes of ``start``: records fetched before a change are not handed out."""
     seeks: int = 0
@@ -70,6 +75,13 @@ class BufferedPartition:
     """Those of ``waiting`` that were handed out, and then not after all."""
     log_end: tuple[int, int] | None = None
     """High watermark and last stable offset (-1: not reported) according to the last records."""
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch of the record before ``offset``; -1 if it is not known."""
+        first, after, epoch_before, epoch_after = self.epochs
+        if offset == after or (first <= offset < after and epoch_before == epoch_after):
+            return epoch_after
+        return epoch_before if offset == first else -1
 
     @property
     def raisable(self) -> bool:
@@ -126,7 +138,13 @@ class PrefetchBuffer:
     # The reader's side.
 
     def add(
-        self, topic_partition: TopicPartition, offset: int, topic_id: UUID | None, *, paused: bool = False
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        topic_id: UUID | None,
+        leader_epoch: int = -1,
+        *,
+        paused: bool = False,
     ) -> None:
         """Fetch a partition too. Raises `ValueError` if it is being read already."""
         with self.lock:
@@ -137,6 +155,8 @@ class PrefetchBuffer:
                 position=offset,
                 start=offset,
                 topic_id=topic_id,
+                start_epoch=leader_epoch,
+                epochs=(offset, offset, leader_epoch, leader_epoch),
                 paused=paused,
             )
             self._change(topic_partition)
@@ -209,6 +229,11 @@ class PrefetchBuffer:
         """The ids of the topics that the positions belong to, as far as they are known."""
         read = list(self._wanted.items())
         return {tp: topic_id for tp, wanted in read if (topic_id := wanted.topic_id) is not None}
+
+    def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The leader epochs of the records before ``offsets``, as far as they are known."""
+        found = {tp: one.epoch_at(offset) for tp, offset in offsets.items() if (one := self._wanted.get(tp))}
+        return {tp: epoch for tp, epoch in found.items() if epoch >= 0}
 
     def recreated(self) -> frozenset[TopicPartition]:
         """The partitions that cannot be read on because their topic was recreated."""
@@ -364,7 +389,7 @@ class PrefetchBuffer:
         removed meanwhile.
         """
         if not fetched.columns.length:  # nothing would bound the number of these
-            self.skip(wanted, moves, fetched.next_offset)
+            self.skip(wanted, moves, fetched.next_offset, fetched.leader_epoch)
             return
         with self.lock:
             if not self._is_current(wanted, moves):
@@ -379,16 +404,20 @@ class PrefetchBuffer:
                 self.nbytes += fetched.nbytes
         self.wake_readers()
 
-    def skip(self, wanted: BufferedPartition, moves: int, offset: int) -> None:
-        """There are no records between those that were put last and ``offset``."""
+    def skip(self, wanted: BufferedPartition, moves: int, offset: int, leader_epoch: int = -1) -> None:
+        """There are no records between those that were put last and ``offset``; ``leader_epoch`` is that of
+        the batch before it, if it is known."""
         with self.lock:
             if not self._is_current(wanted, moves):
                 return
             wanted.confirmed = True
             if wanted.waiting:
-                wanted.waiting[-1] = replace(wanted.waiting[-1], next_offset=offset)
+                wanted.waiting[-1] = replace(
+                    wanted.waiting[-1], next_offset=offset, leader_epoch=leader_epoch
+                )
             else:
                 wanted.position = offset
+                wanted.epochs = (offset, offset, leader_epoch, leader_epoch)
 
     def confirm(self, wanted: BufferedPartition, moves: int) -> None:
         """The offset to which the partition was moved last is not out of range."""
@@ -416,6 +445,8 @@ class PrefetchBuffer:
 
     def _take_first(self, wanted: BufferedPartition, fetched: FetchedRecords) -> None:
         was_full = self.full
+        epoch_before = wanted.epoch_at(fetched.from_offset)
+        wanted.epochs = (fetched.from_offset, fetched.next_offset, epoch_before, fetched.leader_epoch)
         wanted.position = fetched.next_offset
         wanted.nbytes -= fetched.nbytes
         self.nbytes -= fetched.nbytes
@@ -452,7 +483,7 @@ class PrefetchBuffer:
         topic_id = None if isinstance(wanted.error, TopicRecreatedError) else wanted.topic_id
         self._change(wanted.topic_partition)
         self._drop_waiting(wanted)
-        wanted.topic_id = topic_id
+        wanted.topic_id, wanted.start_epoch, wanted.epochs = topic_id, -1, (offset, offset, -1, -1)
         wanted.position = wanted.start = offset
         wanted.moves += 1
         self._clear_error(wanted)

@@ -141,7 +141,8 @@ class PrefetchThread:
         start, moves, tries, active = self._buffer.wish(wanted)
         if known is None:
             known = self._fetched[topic_partition] = _Fetched(wanted, moves, tries)
-            self._run.add(topic_partition, start, topic_id=wanted.topic_id)
+            epoch = wanted.start_epoch
+            self._run.add(topic_partition, start, topic_id=wanted.topic_id, leader_epoch=epoch)
         elif known.moves != moves and known.recreated:
             self._run.remove(topic_partition)
             self._run.add(topic_partition, start)

@@ -26,7 +26,7 @@ from ..consumer.fetched_records import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
 from ..error_code import ErrorCode
 from ..errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
-from ..model import Record, TopicPartition, checked_offset
+from ..model import OffsetToCommit, Record, TopicPartition, checked_offset
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, error_tag
@@ -274,6 +274,8 @@ class _UnderWay:
     """As `Progress.places`, from when it was submitted."""
     topic_ids: TopicIds
     """Those that the offsets belong to, also from then."""
+    epochs: Offsets
+    """The leader epochs of the records before the offsets, also from then."""
     limit: Deadline
     in_doubt: Deadline
     """Until then, a topic that the coordinator does not know may be a new one."""
@@ -311,12 +313,14 @@ class CommitQueue:
         """Emits an event for each partition that was committed."""
         self.topic_ids: Callable[[], TopicIds] = dict
         """Returns the ids of the topics that the positions belong to, as far as they are known."""
+        self.leader_epochs: Callable[[Offsets], Offsets] = lambda _offsets: {}
+        """Returns the leader epochs of the records before the offsets, as far as they are known."""
         self.former_ids: set[UUID] = set()
         """Those of topics that were recreated."""
         self._fresh: frozenset[str] = frozenset()
         """The topics with fresh metadata, until `_fresh_until`."""
         self._fresh_until = 0.0
-        self._waiting: deque[tuple[PendingCommit, Places, TopicIds]] = deque()
+        self._waiting: deque[tuple[PendingCommit, Places, TopicIds, Offsets]] = deque()
         self._last: PendingCommit | None = None
         self._condition = LocklessCondition()
         self._stopping = False
@@ -332,7 +336,7 @@ class CommitQueue:
         if not offsets:
             commit.end(None)
             return commit
-        waiting = commit, self._progress.places(offsets), self.topic_ids()
+        waiting = commit, self._progress.places(offsets), self.topic_ids(), self.leader_epochs(offsets)
         # No call in between: `drain` waits for the last one, which has to be among those that are sent.
         self._last = commit
         self._waiting.append(waiting)
@@ -386,10 +390,10 @@ class CommitQueue:
             self._condition.wait_for(lambda: bool(self._waiting) or self._stopping, None)
             if self._stopping and not self._waiting:
                 return
-            commit, places, topic_ids = self._waiting.popleft()
+            commit, places, topic_ids, epochs = self._waiting.popleft()
             began, failure = time.monotonic(), None
             try:
-                self._commit(commit.offsets, places, topic_ids)
+                self._commit(commit.offsets, places, topic_ids, epochs)
             except KafkaError as error:
                 failure = error
             except BaseException as error:  # noqa: BLE001 - the waiting thread must hear of a bug
@@ -433,13 +437,13 @@ class CommitQueue:
                 self.former_ids.add(topic_id)
         return frozenset(tp for tp, topic_id in expected.items() if topic_id in self.former_ids)
 
-    def _commit(self, offsets: Offsets, places: Places, topic_ids: TopicIds) -> None:
+    def _commit(self, offsets: Offsets, places: Places, topic_ids: TopicIds, epochs: Offsets) -> None:
         """In as many requests as it takes, one after the other: the next commit begins when none of them is
         under way. One that is refused, as for a deleted topic, does not keep the others from being sent.
         """
         limit, in_doubt = self._router.deadline(), Deadline.after_ms(UNKNOWN_TOPIC_MS)
         self._progress.check(offsets)
-        commit = _UnderWay(self._progress.ahead(offsets), places, topic_ids, limit, in_doubt)
+        commit = _UnderWay(self._progress.ahead(offsets), places, topic_ids, epochs, limit, in_doubt)
         late: DeadlineExceededError | None = None
         for part in list(split_commit(self._config.group_id, commit.left)):
             try:
@@ -494,7 +498,11 @@ class CommitQueue:
 
     def _ask(self, part: dict[TopicPartition, int], commit: _UnderWay, identity: Identity) -> None:
         group_id = self._config.group_id
-        request = build_offset_commit(group_id, part, identity)
+        positions = {
+            tp: OffsetToCommit(offset=offset, leader_epoch=commit.epochs.get(tp, -1))
+            for tp, offset in part.items()
+        }
+        request = build_offset_commit(group_id, positions, identity)
         response = ask_coordinator(self._router, self._key, request, commit.limit)
         refused = refusals(response, group_id, part)
         self._stored({tp: offset for tp, offset in part.items() if tp not in refused}, part, commit)

@@ -41,13 +41,27 @@ def committed_offsets(
     ``offsets.commit.timeout.ms`` (5 s by default), then answers NOT_COORDINATOR, and is asked again. With a
     shorter ``request.timeout.ms`` the request times out instead.
     """
+    return _offsets(committed_positions(router, group_id, topic_partitions, deadline))
+
+
+def committed_positions(
+    router: Router,
+    group_id: str,
+    topic_partitions: Collection[TopicPartition],
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, OffsetToCommit | None]:
+    """As `committed_offsets`, with the leader epochs."""
     return send_to_coordinator(
         router,
         CoordinatorKey.group(group_id),
         build_offset_fetch(group_id, topic_partitions),
-        lambda response: read_offset_fetch(response, group_id, topic_partitions),
+        lambda response: _read_positions(response, group_id, topic_partitions),
         deadline,
     )
+
+
+def _offsets(positions: Mapping[TopicPartition, OffsetToCommit | None]) -> dict[TopicPartition, int | None]:
+    return {tp: None if one is None else one.offset for tp, one in positions.items()}
 
 
 def all_committed_offsets(
@@ -116,15 +130,21 @@ def read_offset_fetch(
     """The committed offsets in the response. Raises `BrokerError` for the first error in it,
     `IncompleteResponseError` if a partition is missing: that does not mean that nothing is committed.
     """
-    committed: dict[TopicPartition, int | None] = {}
+    return _offsets(_read_positions(response, group_id, topic_partitions))
+
+
+def _read_positions(
+    response: OffsetFetchResponse, group_id: str, topic_partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, OffsetToCommit | None]:
+    committed: dict[TopicPartition, OffsetToCommit | None] = {}
     for group in response.groups:
         _check(group.error_code, f"committed offsets of group {group_id}")
         for topic in group.topics:
             for partition in topic.partitions:
                 tp = TopicPartition(topic.name, partition.partition_index)
                 _check(partition.error_code, f"committed offset of {tp} in group {group_id}")
-                offset = partition.committed_offset
-                committed[tp] = offset if offset >= 0 else None
+                offset, epoch = partition.committed_offset, partition.committed_leader_epoch
+                committed[tp] = OffsetToCommit(offset=offset, leader_epoch=epoch) if offset >= 0 else None
     for tp in topic_partitions:
         if tp not in committed:
             raise IncompleteResponseError(

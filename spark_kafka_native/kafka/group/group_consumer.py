@@ -120,6 +120,7 @@ class GroupConsumer:
         queue.work_units = self._reader.work_units
         reader = self._reader
         queue.topic_ids = lambda: reader.topic_ids  # no reference to the consumer, which would not be freed
+        queue.leader_epochs = reader.leader_epochs
         return Commits(self._config, queue, self._reader, progress)
 
     def __repr__(self) -> str:

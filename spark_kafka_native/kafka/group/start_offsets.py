@@ -26,7 +26,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
 from .commits import Commits, partitions_named
-from .committed_offsets import committed_offsets
+from .committed_offsets import committed_positions
 from .group_config import GroupConfig
 
 _THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.group"))
@@ -48,6 +48,8 @@ class _Places:
     committed: dict[TopicPartition, int | None]
     topic_ids: dict[str, UUID | None]
     """The ids of the topics just before the committed offsets were asked for, as far as they are known."""
+    epochs: dict[TopicPartition, int]
+    """The leader epochs of the committed offsets."""
     found: dict[TopicPartition, int] = field(default_factory=dict)
     """The offsets of ``place``."""
     failed: dict[TopicPartition, KafkaError] = field(default_factory=dict)
@@ -182,8 +184,10 @@ class StartOffsets:
             # recreated in between are then those of the former one, and the new one is not taken for it.
             known = self._router.refresh(topics, briefly).topics
             topic_ids = {name: known[name].topic_id for name in topics if name in known}
-        committed = committed_offsets(self._router, self._config.group_id, wanted, limit)
-        places = _Places(place, committed, topic_ids)
+        positions = committed_positions(self._router, self._config.group_id, wanted, limit)
+        committed = {tp: None if one is None else one.offset for tp, one in positions.items()}
+        epochs = {tp: one.leader_epoch for tp, one in positions.items() if one is not None}
+        places = _Places(place, committed, topic_ids, epochs)
         new = [tp for tp, offset in places.committed.items() if offset is None and tp not in self._began]
         if place is None or not new:
             return places
@@ -218,7 +222,8 @@ class StartOffsets:
         if offset is not None:
             # Only with a committed offset: in a new group, a broker that lags behind may give a former id.
             topic_id = None if committed is None else places.topic_ids.get(topic_partition.topic)
-            self.begin(topic_partition, offset, committed, topic_id)
+            epoch = -1 if committed is None else places.epochs[topic_partition]
+            self.begin(topic_partition, offset, committed, topic_id, epoch)
         return offset is not None
 
     def _failed(self, error: KafkaError) -> None:
@@ -250,14 +255,15 @@ class StartOffsets:
         offset: int,
         committed: int | None,
         topic_id: UUID | None = None,
+        leader_epoch: int = -1,
     ) -> None:
-        """Read a partition from ``offset`` on; ``committed`` is the group's committed offset, if any, and
-        ``topic_id`` the id that it belongs to, if it is known.
+        """Read a partition from ``offset`` on; ``committed`` is the group's committed offset, if any,
+        ``topic_id`` the id that it belongs to and ``leader_epoch`` the one before it, if they are known.
         """
         self._began[topic_partition] = offset
         self._commits.begun(topic_partition, offset, committed)
         topic_id = self._topic_ids.get(topic_partition, topic_id)
-        self._reader.add(topic_partition, offset, topic_id)
+        self._reader.add(topic_partition, offset, topic_id, leader_epoch)
         self.missing.discard(topic_partition)
         self._hold_or_go_on(topic_partition)
 

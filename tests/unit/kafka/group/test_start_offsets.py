@@ -225,8 +225,8 @@ def test_a_seek_in_a_handler_leaves_the_partition_that_begins_just_then(group: S
         reader = parts_of(consumer).reader
         add = reader.add
 
-        def added(tp: TopicPartition, offset: int, topic_id: UUID | None) -> None:
-            add(tp, offset, topic_id)
+        def added(tp: TopicPartition, offset: int, topic_id: UUID | None, leader_epoch: int) -> None:
+            add(tp, offset, topic_id, leader_epoch)
             if tp == A1:
                 consumer.seek(A0, 1)
 

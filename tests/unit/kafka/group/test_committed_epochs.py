@@ -1,0 +1,94 @@
+"""The leader epochs that are committed with offsets (KIP-320): the next owner notices a log that was cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.kafka.errors import LogTruncatedError
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing.mock.script import Effect
+
+A0 = TopicPartition("a", 0)
+WITHIN_S = 120
+
+
+def read(consumer: GroupConsumer, count: int) -> None:
+    found: list[Any] = []
+    while len(found) < count:
+        found += consumer.poll(WITHIN_S, count - len(found))
+
+
+def cut(broker: MockBroker) -> None:
+    """An unclean election: the last batch, offsets 5 to 9, is gone, and others are written there."""
+    with broker.cluster.changed:
+        log = broker.cluster.log("a", 0)
+        log.batches.pop()
+        log.end_offset, log.leader_epoch = 5, 1
+    broker.append("a", ["new"] * 20)
+
+    def judge(request: Any) -> Effect | None:
+        asked = [one for topic in request.fields["topics"] for one in topic["partitions"]]
+        if not any(one["last_fetched_epoch"] == 0 and one["fetch_offset"] > 5 for one in asked):
+            return None
+
+        def edit(fields: Any) -> None:
+            for topic in fields["responses"]:
+                for one in topic["partitions"]:
+                    one["diverging_epoch"], one["records"] = {"epoch": 0, "end_offset": 5}, b""
+
+        return Effect().change(edit)
+
+    broker.on("Fetch", times=None).choose(judge)
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+@pytest.mark.parametrize("count", [10, 9])
+def test_the_next_owner_notices_a_log_that_was_cut_before_the_committed_offset(
+    automatic: bool, count: int
+) -> None:
+    """It read on at the offset, past the records that are before it now."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["old"] * 5)
+        broker.append("a", ["old"] * 5)
+        servers = broker.bootstrap_servers
+        with GroupConsumer(servers, "a", "g", enable_auto_commit=automatic) as consumer:
+            read(consumer, 2)
+            consumer.commit()  # within the first records that were fetched, the epoch is not known yet
+            read(consumer, count - 2)
+            if not automatic:
+                consumer.commit()
+        assert broker.committed("g") == {A0: count}
+        epoch = broker.groups.by_id["g"].committed["a", 0]["committed_leader_epoch"]
+        assert epoch == (0 if count == 10 else -1)
+        if count == 10:
+            cut(broker)
+            with GroupConsumer(servers, "a", "g", enable_auto_commit=automatic) as consumer:
+                for _ in range(2):
+                    with pytest.raises(LogTruncatedError):
+                        consumer.poll(WITHIN_S)
+                consumer.seek(A0, 5)
+                assert consumer.poll(WITHIN_S)[0].value == b"new"
+
+
+def test_a_start_keeps_its_epoch() -> None:
+    """Nothing was read since the partition was assigned, and the same offset is committed again."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["old"] * 10)
+        for _ in range(2):
+            with GroupConsumer(broker.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+                if broker.committed("g"):
+                    while A0 not in consumer.assignment or consumer.position(A0) is None:
+                        assert consumer.poll(0.05) == []
+                    consumer.seek_to_committed()
+                    while consumer.position(A0) is None:
+                        assert consumer.poll(0.05) == []
+                else:
+                    read(consumer, 10)
+                consumer.commit()
+        assert broker.groups.by_id["g"].committed["a", 0]["committed_leader_epoch"] == 0
