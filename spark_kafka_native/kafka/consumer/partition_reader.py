@@ -234,6 +234,12 @@ class PartitionReader:
             # Not dropped here: an interrupt before the seek must not let them be skipped.
             self._give_back_rows(topic_partition)
             self.buffer.seek(topic_partition, offset)
+            self.buffer.partition(topic_partition).reset = None
+
+    @property
+    def resets(self) -> dict[TopicPartition, tuple[int, int]]:
+        """As `PrefetchBuffer.resets`."""
+        return self.buffer.resets()
 
     def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The leader epochs of the records before ``offsets``, as far as they are known."""

@@ -53,6 +53,8 @@ class BufferedPartition:
     epochs: tuple[int, int, int, int] = (-1, -1, -1, -1)
     """Of the records that were taken last: the first offset and the one after them, and the leader epochs
     before these two."""
+    reset: tuple[int, int] | None = None
+    """The last position that the reset policy has moved since the caller did, and where it went on."""
     moves: int = 0
     """Counts changes of ``start``: records fetched before a change are not handed out."""
     seeks: int = 0
@@ -424,6 +426,18 @@ class PrefetchBuffer:
         with self.lock:
             if self._is_current(wanted, moves):
                 wanted.confirmed = True
+
+    def reset(self, wanted: BufferedPartition, moves: int, former: int, offset: int) -> None:
+        """The log lacks the offset ``former``, and the reset policy goes on at ``offset``."""
+        with self.lock:
+            if self._is_current(wanted, moves):
+                wanted.reset = former, offset
+                self.skip(wanted, moves, offset)
+
+    def resets(self) -> dict[TopicPartition, tuple[int, int]]:
+        """The last reset of each partition since the caller has moved it: the position before and after."""
+        read = list(self._wanted.items())
+        return {tp: reset for tp, wanted in read if (reset := wanted.reset) is not None}
 
     def broke(self, wanted: BufferedPartition, moves: int, error: KafkaError) -> None:
         """Nothing more can be read of a partition until its error is resolved."""

@@ -238,7 +238,7 @@ class PrefetchThread:
         )
         self._metrics.count(metric.OFFSET_RESETS)
         self._run.seek(tp, offset)
-        self._buffer.skip(known.wanted, known.moves, offset)
+        self._buffer.reset(known.wanted, known.moves, error.offset, offset)
         return True
 
     def _watch_metadata(self) -> None:

@@ -124,6 +124,12 @@ class Progress:
                 partition.handed_out = max(partition.handed_out, next_offset)
             return back
 
+    def nothing_committed(self, topic_partition: TopicPartition) -> bool:
+        """True if nothing was committed, or given to a transaction, since reading began or went back."""
+        with self._lock:
+            partition = self._partitions.get(topic_partition)
+            return partition is None or (partition.committed is None and not partition.in_transaction)
+
     def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Those of the offsets that `check` lets pass."""
         with self._lock:

@@ -73,6 +73,8 @@ class StartOffsets:
         """Where reading began with this assignment, or with the last `seek`."""
         self._topic_ids: dict[TopicPartition, UUID] = {}
         """Of partitions that begin anew: the ids of the topics that their former positions belong to."""
+        self._resets: dict[TopicPartition, tuple[int, int]] = {}
+        """Of partitions that begin anew: the last reset, as `PartitionReader.resets`, while it counts."""
         self._since = 0.0
         self._wait = Deadline.after_ms(0)
         self._background = Background("kafka-group")
@@ -85,8 +87,18 @@ class StartOffsets:
         self._wait = Deadline.after_ms(WAIT_MS)
         if not self.missing:
             self._since = time.monotonic()
-        self._topic_ids |= {tp: one for tp, one in self._reader.topic_ids.items() if tp in topic_partitions}
         self.missing.update(topic_partitions)
+        self._topic_ids |= {tp: one for tp, one in self._reader.topic_ids.items() if tp in topic_partitions}
+        self._note_resets(topic_partitions)
+
+    def _note_resets(self, topic_partitions: Collection[TopicPartition]) -> None:
+        found = {tp: one for tp, one in self._reader.resets.items() if tp in topic_partitions}
+        self._commits.reached(found)
+        self._resets |= found
+        for tp in self._resets.keys() & topic_partitions:
+            former, offset = self._resets[tp]
+            if offset < former and not self._commits.progress.nothing_committed(tp):
+                del self._resets[tp]  # the committed offset is one of after the reset
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """It is no longer read."""
@@ -95,11 +107,13 @@ class StartOffsets:
         self._withheld -= {topic_partition}
         self._began.pop(topic_partition, None)
         self._topic_ids.pop(topic_partition, None)
+        self._resets.pop(topic_partition, None)
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """Continue, or begin, at ``offset``; ``kept`` is that of `Commits.sought`."""
+        self._resets.pop(topic_partition, None)
         if topic_partition in self._commits.recreated - self._reader.recreated:
             # The reader has not learnt it yet, and would take the offset for one of the former topic.
             self.missing.add(topic_partition)
@@ -223,8 +237,20 @@ class StartOffsets:
             # Only with a committed offset: in a new group, a broker that lags behind may give a former id.
             topic_id = None if committed is None else places.topic_ids.get(topic_partition.topic)
             epoch = -1 if committed is None else places.epochs[topic_partition]
-            self.begin(topic_partition, offset, committed, topic_id, epoch)
+            begin = self._after_reset(topic_partition, offset)
+            if begin == offset:
+                self.begin(topic_partition, offset, committed, topic_id, epoch)
+            else:
+                self.begin(topic_partition, begin, committed if begin > offset else None, topic_id)
+                self._commits.started(topic_partition, begin)
         return offset is not None
+
+    def _after_reset(self, topic_partition: TopicPartition, offset: int) -> int:
+        """Where the reset policy went on, if it would be applied to ``offset`` again: `latest` would skip the
+        records that were read since.
+        """
+        former, found = self._resets.get(topic_partition, (offset, offset))
+        return max(offset, found) if found >= former else min(offset, found)
 
     def _failed(self, error: KafkaError) -> None:
         """Try again after a backoff; partitions that were found are read meanwhile."""

@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import GroupMembership, Record, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest, OffsetFetchRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import MockBroker
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WITHIN_S = 120
@@ -299,3 +300,52 @@ def test_a_consumer_that_is_no_member_any_more_has_no_metadata_for_a_transaction
         heartbeat_refused(consumer, ErrorCode.UNKNOWN_MEMBER_ID)
         with pytest.raises(CommitFailedError, match="is not in group g just now"):
             consumer.group_metadata()
+
+
+@pytest.mark.parametrize("committed", [None, 1])
+def test_records_that_were_read_after_a_reset_come_again(committed: int | None) -> None:
+    """The policy `latest` was applied to the committed offset once more, at a later end."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        servers = broker.bootstrap_servers
+        settings: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "latest"}
+        broker.append("a", ["old"] * 2)
+        if committed:
+            with GroupConsumer(servers, "a", "g", **settings | {"auto_offset_reset": "earliest"}) as consumer:
+                consumer.commit(*fetch(consumer, committed))
+        broker.append("a", ["old"] * 2)
+        broker.delete_records("a", 0, 3)
+        with GroupConsumer(servers, "a", "g", **settings) as consumer:
+            until = Deadline.after_ms(WITHIN_S * 1_000)
+            while A0 not in consumer.assignment or consumer.position(A0) != 4:
+                assert not until.expired
+                assert consumer.read(0.05) is None
+            broker.append("a", ["new"] * 2)
+            assert offsets(fetch(consumer, 2)) == [4, 5]
+            broker.append("a", ["more"] * 2)
+            for _ in range(2):
+                consumer.seek_to_committed()
+                assert offsets(fetch(consumer, 4)) == [4, 5, 6, 7]
+            consumer.commit(offsets={A0: 5})
+            consumer.seek_to_committed()
+            assert offsets(fetch(consumer, 3)) == [5, 6, 7]
+        assert broker.committed("g") == {A0: 5}
+
+
+def test_a_reset_that_went_back_counts_until_something_is_committed(group: ScriptedGroup) -> None:
+    """The log ends before the committed offset."""
+    group.committed[A0] = 100
+    with member(group, auto_offset_reset="latest") as consumer:
+        until = Deadline.after_ms(WITHIN_S * 1_000)
+        while A0 not in consumer.assignment or consumer.position(A0) != 4:
+            assert not until.expired
+            assert consumer.read(0.05) is None
+        group.cluster.logs[A0].append([b"4", b"5"])
+        assert offsets(fetch(consumer, 2)) == [4, 5]
+        for _ in range(2):
+            consumer.seek_to_committed()
+            assert offsets(fetch(consumer, 2)) == [4, 5]
+        consumer.commit(offsets={A0: 5})
+        consumer.seek_to_committed()
+        assert offsets(fetch(consumer, 1)) == [5]
+    assert group.committed == {A0: 5}
