@@ -80,7 +80,10 @@ class ConsumerMembership(Membership):
         """The last assignment; None before there is one."""
         self._names: dict[UUID, str] = {}
         self._looked_for: frozenset[UUID] = frozenset()
-        self._target: frozenset[TopicPartition] = frozenset()
+        self._target: dict[TopicPartition, UUID] = {}
+        """The partitions of the last assignment, with the ids of their topics."""
+        self._owned_ids: dict[TopicPartition, UUID] = {}
+        """Those that the owned partitions, and the ones that are being taken, were assigned with."""
         self._send_all = True
         self._sent = _Report()
         """The last heartbeat."""
@@ -169,10 +172,9 @@ class ConsumerMembership(Membership):
         return self._acknowledge and self._applying is None and not self._wanted_change()
 
     def _by_topic_id(self, partitions: Collection[TopicPartition]) -> list[TopicPartitions]:
-        ids = {name: topic_id for topic_id, name in self._names.items()}
         found: dict[UUID, list[int]] = defaultdict(list)
         for topic, index in sorted(partitions):
-            found[ids[topic]].append(index)
+            found[self._owned_ids[TopicPartition(topic, index)]].append(index)
         return [TopicPartitions(topic_id=topic_id, partitions=indexes) for topic_id, indexes in found.items()]
 
     # Answers.
@@ -223,12 +225,12 @@ class ConsumerMembership(Membership):
     def _resolve(self) -> None:
         if self._assigned_ids is None:
             return
-        self._target = frozenset(
-            TopicPartition(self._names[topic_id], index)
+        self._target = {
+            TopicPartition(self._names[topic_id], index): topic_id
             for topic_id, indexes in self._assigned_ids.items()
             if topic_id in self._names
             for index in indexes
-        )
+        }
 
     def _refused(self, response: ConsumerGroupHeartbeatResponse, now: float) -> BrokerError | None:
         code = response.error_code
@@ -257,8 +259,18 @@ class ConsumerMembership(Membership):
     def _wanted_change(self) -> Change:
         if self._assigned_ids is None or self.member_epoch <= JOIN_EPOCH:
             return Change()
-        assigned = frozenset[TopicPartition]() if self._in_doubt else self._target - self.owned
-        return Change(revoked=self.owned - self._target, assigned=assigned)
+        # A topic that was created again is another one under the same name: first its partitions are revoked.
+        kept = frozenset(tp for tp in self.owned if self._target.get(tp) == self._owned_ids.get(tp))
+        if self._in_doubt:
+            return Change(revoked=self.owned - kept, assigned=frozenset())
+        return Change(revoked=self.owned - kept, assigned=frozenset(self._target.keys() - self.owned))
+
+    def begin(self) -> Change | None:
+        """As `Membership.begin`."""
+        change = super().begin()
+        if change is not None:
+            self._owned_ids |= {tp: self._target[tp] for tp in change.assigned}
+        return change
 
     def _took(self, change: Change) -> None:
         """The next heartbeat acknowledges it: see ``news`` in `_next`."""
@@ -266,7 +278,7 @@ class ConsumerMembership(Membership):
     def _reset(self, *, renew: bool) -> None:
         del renew  # the member id belongs to the consumer as long as it lives
         self.member_epoch = JOIN_EPOCH
-        self._assigned_ids, self._target = None, frozenset()
+        self._assigned_ids, self._target = None, {}
         self._received = _Report()
         self._send_all, self._in_doubt, self._acknowledge = True, False, False
 

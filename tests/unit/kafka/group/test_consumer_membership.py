@@ -275,3 +275,25 @@ def test_a_session_that_is_shorter_than_the_brokers_interval_does_not_end_by_its
     assert membership.next(0.0) == Wait(1.0)
     asked(membership, 1.0)
     assert not membership.losing
+
+
+def test_partitions_of_a_topic_that_was_created_again_are_revoked_and_assigned_anew() -> None:
+    """They have the same names: the former ones were read on, and reported as those of the new topic."""
+    again = UUID(int=8)
+    membership = owning(0, 1)
+    membership.found({}, {again: "a"}, 1.0)
+    membership.failed(NetworkError("connection lost"), True, 1.0)
+    assert asked(membership, 5.0).topic_partitions == [TopicPartitions(topic_id=A, partitions=[0, 1])]
+    told = Assignment(topic_partitions=[TopicPartitions(topic_id=again, partitions=[0])])
+    membership.answered(answer(2, assignment=told), 5.0)
+    change = membership.begin()
+    assert change == Change(revoked=frozenset({A0, A1}))
+    membership.applied(change)
+    assert asked(membership, 5.0).topic_partitions == []
+    membership.answered(answer(2, assigns=False), 5.0)
+    change = membership.begin()
+    assert change == Change(assigned=frozenset({A0}))
+    membership.applied(change)
+    assert asked(membership, 5.0).topic_partitions == [TopicPartitions(topic_id=again, partitions=[0])]
+    membership.answered(answer(2, assigns=False), 5.0)
+    assert membership.begin() is None
