@@ -16,7 +16,7 @@ from ..protocol.api.acls import (
     DescribeAclsRequest,
 )
 from ..runtime.deadline import Timeout
-from .family import AdminFamily, ItemResult, refuse, with_refused
+from .family import AdminFamily, ItemResult, Task, refuse, with_refused
 
 E = TypeVar("E", bound=enum.IntEnum)
 
@@ -139,30 +139,32 @@ class AclAdmin(AdminFamily):
         refused.
         """
         rules = [acls] if isinstance(acls, Acl) else list(acls)
-        request = CreateAclsRequest(
-            creations=[
-                AclCreation(
-                    resource_type=_number(acl.resource),
-                    resource_name=acl.name,
-                    resource_pattern_type=_number(acl.pattern),
-                    principal=acl.principal,
-                    host=acl.host,
-                    operation=_number(acl.operation),
-                    permission_type=_number(acl.permission),
-                )
-                for acl in rules
+        limit = self._limit(timeout)
+
+        def ask(pending: list[Any]) -> list[ItemResult]:
+            request = CreateAclsRequest(
+                creations=[
+                    AclCreation(
+                        resource_type=_number(acl.resource),
+                        resource_name=acl.name,
+                        resource_pattern_type=_number(acl.pattern),
+                        principal=acl.principal,
+                        host=acl.host,
+                        operation=_number(acl.operation),
+                        permission_type=_number(acl.permission),
+                    )
+                    for acl in pending
+                ]
+            )
+            results = self._router.send_any(request, limit).results
+            if len(results) != len(pending):
+                raise ProtocolError(f"CreateAcls: {len(results)} results for {len(pending)} rules")
+            return [
+                ItemResult(acl, result.error_code, result.error_message)
+                for acl, result in zip(pending, results, strict=True)
             ]
-        )
-        results = self._router.send_any(request, self._limit(timeout)).results
-        if len(results) != len(rules):
-            raise ProtocolError(f"CreateAcls: {len(results)} results for {len(rules)} rules")
-        refused: list[KafkaError] = [
-            BrokerError(result.error_code, f"creating the ACL {acl}", result.error_message or None, "Alter")
-            for acl, result in zip(rules, results, strict=True)
-            if result.error_code
-        ]
-        if refused:
-            raise with_refused(refused[0], refused[1:])
+
+        self._settle(rules, ask, Task("creating the ACL", "Alter"), limit)
 
     def describe_acls(self, where: AclFilter | None = None, timeout: Timeout = None) -> list[Acl]:
         """The rules that ``where`` selects (None: all). Raises `BrokerError`."""

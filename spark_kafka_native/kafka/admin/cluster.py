@@ -20,7 +20,7 @@ from ..protocol.api.cluster import (
     ReassignableTopic,
 )
 from ..runtime.deadline import Timeout
-from .family import AdminFamily, ItemResult, Task, broker_share, refuse
+from .family import TRY_AGAIN, AdminFamily, ItemResult, Task, broker_share, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +179,7 @@ class ClusterAdmin(AdminFamily):
                     needless = one.error_code is ErrorCode.ELECTION_NOT_NEEDED
                     code = ErrorCode.NONE if needless else one.error_code
                     outcomes.append(ItemResult(tp, code, one.error_message))
-            return (
-                outcomes if wanted is not None else [*_refused(outcomes), ItemResult("all", ErrorCode.NONE)]
-            )
+            return outcomes if wanted is not None else _of_all(outcomes)
 
         self._settle(
             ["all"] if wanted is None else wanted, ask, Task("electing the leader of", "Alter"), limit
@@ -189,11 +187,15 @@ class ClusterAdmin(AdminFamily):
         return elected
 
 
-def _refused(outcomes: Iterable[ItemResult]) -> list[ItemResult]:
-    """All partitions were requested: the first refusal stands for all."""
-    return [
+def _of_all(outcomes: Iterable[ItemResult]) -> list[ItemResult]:
+    """All partitions were requested: the first that is to be asked again stands for all, or the first
+    refusal.
+    """
+    refused = [
         ItemResult("all", one.error_code, f"{one.name}: {one.message}") for one in outcomes if one.error_code
     ]
+    put_off = [one for one in refused if one.error_code in TRY_AGAIN]
+    return put_off[:1] or [*refused, ItemResult("all", ErrorCode.NONE)]
 
 
 def _by_topic(topic_partitions: Iterable[TopicPartition]) -> list[ElectionTopic]:

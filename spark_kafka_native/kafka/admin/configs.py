@@ -23,7 +23,7 @@ from ..protocol.api.configs import (
 )
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, names_of, refuse
+from .family import AdminFamily, ItemResult, Task, names_of, refuse
 
 R = TypeVar("R", bound=Response)
 
@@ -186,25 +186,35 @@ class ConfigAdmin(AdminFamily):
             resource_type=resource.kind, resource_name=resource.name, configs=changes
         )
         request = IncrementalAlterConfigsRequest(resources=[altered], validate_only=validate_only)
-        for result in self._ask_resource(resource, request, self._limit(timeout)).responses:
-            outcome = ItemResult(resource, result.error_code, result.error_message)
-            refuse(outcome, "altering configs of", "AlterConfigs")
+        limit = self._limit(timeout)
+        self._checked_node(resource, request, limit)  # not again and again
+
+        def ask(_: list[object]) -> list[ItemResult]:
+            response = self._ask_resource(resource, request, limit)
+            return [ItemResult(resource, one.error_code, one.error_message) for one in response.responses]
+
+        self._settle([resource], ask, Task("altering configs of", "AlterConfigs"), limit)
 
     def _ask_resource(self, resource: ConfigResource, request: Request[R], limit: Deadline) -> R:
-        node_id = resource.node_id
+        node_id = self._checked_node(resource, request, limit)
         if node_id is None:
             return self._router.send_any(request, limit)
-        if node_id not in self._router.metadata((), deadline=limit).brokers:
-            brokers = self._router.metadata((), refresh=True, deadline=limit).brokers
-            if node_id not in brokers:  # a caller that expects a starting broker can ask again
-                there = ", ".join(map(str, sorted(brokers))) or "none"
-                told = f"the cluster has no such broker just now; there are {there}"
-                raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"{request.api_name()} of {resource}", told)
         return self._router.retry(
             lambda: self._router.send_to(node_id, request, limit),
             what=f"{request.api_name()} of {resource}",
             deadline=limit,
         )
+
+    def _checked_node(self, resource: ConfigResource, request: Request[R], limit: Deadline) -> int | None:
+        """The broker that has to be asked. Raises `BrokerError` if the cluster does not have it."""
+        node_id = resource.node_id
+        if node_id is not None and node_id not in self._router.metadata((), deadline=limit).brokers:
+            brokers = self._router.metadata((), refresh=True, deadline=limit).brokers
+            if node_id not in brokers:  # a caller that expects a starting broker can ask again
+                there = ", ".join(map(str, sorted(brokers))) or "none"
+                told = f"the cluster has no such broker just now; there are {there}"
+                raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, f"{request.api_name()} of {resource}", told)
+        return node_id
 
 
 def _changes(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter
+from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError
 from spark_kafka_native.kafka.protocol.api.acls import (
@@ -21,6 +23,7 @@ from spark_kafka_native.kafka.protocol.api.acls import (
     DescribeAclsResponse,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import MockBroker
 
 NONE, DENIED = ErrorCode.NONE, ErrorCode.SECURITY_DISABLED
 
@@ -48,6 +51,9 @@ class Router:
 
     def deadline(self, timeout_ms: float | None) -> Deadline:
         return Deadline.after_ms(60_000 if timeout_ms is None else timeout_ms)
+
+    def retry(self, operation: Callable[[], Any], **_: Any) -> Any:
+        return operation()
 
     def send_any(self, request: Any, _deadline: Any) -> Any:
         self.asked.append(request)
@@ -144,3 +150,17 @@ def test_rules_that_can_not_be_read_are_not_taken_for_none() -> None:
     )
     with pytest.raises(BrokerError, match="describing ACLs: SECURITY_DISABLED"):
         AclAdmin(router).describe_acls()
+
+
+def test_a_rule_that_is_put_off_is_created_by_the_next_request_alone() -> None:
+    """The controller has moved."""
+    with MockBroker() as broker:
+        broker.on("CreateAcls").reply({"results": [{}, {"error_code": ErrorCode.NOT_CONTROLLER}]})
+        broker.on("CreateAcls").reply({"results": [{}]})
+        with Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
+            admin.create_acls([rule("User:a"), rule("User:b")])
+        asked = [one.fields["creations"] for one in broker.asked("CreateAcls")]
+    assert [[one["principal"] for one in creations] for creations in asked] == [
+        ["User:a", "User:b"],
+        ["User:b"],
+    ]

@@ -610,6 +610,44 @@ def test_a_refused_change_of_configs_is_raised(cluster: ScriptedCluster, admin: 
         assert str(resource) in str(raised.value)
 
 
+def test_configs_are_altered_only_once_a_response_says_so(cluster: ScriptedCluster, admin: Admin) -> None:
+    """Not by a response without the resource, nor by a broker from which the controller has moved."""
+
+    def answer(request: IncrementalAlterConfigsRequest, version: int) -> IncrementalAlterConfigsResponse:
+        response = altered(request, version)
+        asked = len(cluster[1].requests(IncrementalAlterConfigsRequest)) + len(
+            cluster[2].requests(IncrementalAlterConfigsRequest)
+        )
+        if asked == 1:
+            return replace(response, responses=[])
+        code = ErrorCode.NOT_CONTROLLER if asked == 2 else NONE
+        return replace(response, responses=[replace(response.responses[0], error_code=code)])
+
+    answer_all(cluster, IncrementalAlterConfigsRequest, answer)
+    admin.alter_configs(ConfigResource.topic("a"), {"x": "y"})
+    assert len(asked(cluster, IncrementalAlterConfigsRequest)) == 3
+
+
+def test_a_refusal_of_an_election_everywhere_is_raised_also_after_another_attempt(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    def elected(code: ErrorCode) -> ElectLeadersResponse:
+        results = [
+            PartitionResult(partition_id=0, error_code=code, error_message=None),
+            PartitionResult(partition_id=1, error_code=NONE, error_message=None),
+        ]
+        return ElectLeadersResponse(
+            throttle_time_ms=0,
+            replica_election_results=[ReplicaElectionResult(topic="a", partition_result=results)],
+        )
+
+    answers = [elected(ErrorCode.NOT_CONTROLLER), elected(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)]
+    answer_all(cluster, ElectLeadersRequest, lambda *_: answers.pop(0))
+    with pytest.raises(BrokerError, match="PREFERRED_LEADER_NOT_AVAILABLE"):
+        admin.elect_leaders()
+    assert answers == []
+
+
 @pytest.mark.parametrize("value", [5, True, b"5"])
 def test_a_value_of_a_config_that_is_no_text_is_refused(
     cluster: ScriptedCluster, admin: Admin, value: Any
