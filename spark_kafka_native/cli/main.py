@@ -199,12 +199,17 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """Raise `Stopped` in the main thread on SIGINT, SIGTERM and SIGHUP.
+    """Raise `Stopped` in the main thread on SIGINT, SIGTERM and SIGHUP, except for those that are ignored, as
+    with ``nohup``.
 
     Only once: a second signal is ignored, because it would interrupt the clean-up. Python drops what a
     destructor or a callback of a weak reference raises; then the signal is sent again.
     """
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
     again: list[threading.Timer] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:

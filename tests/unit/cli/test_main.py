@@ -63,6 +63,18 @@ def test_signals_end_with_blocks(number):
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_so(number):
+    """As SIGHUP of a command that was started with nohup."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with stopping_on_signals():
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_a_destructor_is_not_lost(number):
     hook = sys.unraisablehook
