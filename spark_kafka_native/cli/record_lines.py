@@ -24,6 +24,8 @@ _TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 
+_ONE_LINE = {ord("\n"): " ", ord("\r"): " "}
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -114,8 +116,8 @@ def json_line(record: ShownRecord) -> bytes:
             texts.append(members(_base64(name, record.nulls[name])))
         elif typed is None:
             texts.append(members(json_bytes(name, data)))
-        else:  # as the text that it is: each number keeps its digits
-            texts.append(f'"{name}": {typed.decode()}')
+        else:  # as the text that it is: each number keeps its digits. A newline can only stand between parts
+            texts.append(f'"{name}": {typed.decode().translate(_ONE_LINE)}')
     if record.headers:
         pairs = [{"name": name, **json_bytes("value", value)} for name, value in record.headers]
         texts.append(members({"headers": pairs}))

@@ -15,6 +15,7 @@ import pytest
 from spark_kafka_native.cli import produce
 from spark_kafka_native.cli.main import Stopped, main
 from spark_kafka_native.cli.produce import InputError, _NewRecord
+from spark_kafka_native.cli.record_lines import ShownRecord, json_line
 from spark_kafka_native.cli.typed_records import TypedInput
 from spark_kafka_native.formats import ColumnFormat, EncodeError
 from spark_kafka_native.formats.json.json_text import JsonText
@@ -364,6 +365,16 @@ def test_a_null_in_json_is_no_tombstone_after_a_copy(
         assert [(record.key, record.value) for record in broker.records("copy")] == [
             (b"k", value) for value in values
         ]
+
+
+def test_json_of_several_lines_is_one_line_in_json() -> None:
+    value = b'{\r\n "a": 1.50,\n "b": "x\\ny"\n}'
+    line = json_line(ShownRecord("t", 0, 0, 1, None, value, [], {"value": value}))
+    assert (line.count(b"\n"), line.count(b"\r")) == (1, 0)
+    assert json.loads(line)["value"] == json.loads(value)
+    given = argparse.Namespace(partition=None, timestamp=None)
+    written = produce.record_from_json(line[:-1], given, (), ["value"]).value
+    assert written == value.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def test_bytes_are_written_as_they_are_in_any_format() -> None:
