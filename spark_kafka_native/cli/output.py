@@ -78,7 +78,13 @@ def print_json(value: Any) -> None:
     """Print one JSON document, indented on a terminal."""
     import json
 
-    print(json.dumps(value, indent=2 if on_terminal() else None, ensure_ascii=on_terminal(), default=str))
+    # An encoding that lacks a character would have it escaped in another way than JSON has.
+    escaped = on_terminal() or not _is_utf_8(sys.stdout)
+    print(json.dumps(value, indent=2 if on_terminal() else None, ensure_ascii=escaped, default=str))
+
+
+def _is_utf_8(stream: TextIO) -> bool:
+    return (stream.encoding or "").lower().replace("-", "").replace("_", "") == "utf8"
 
 
 def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -433,3 +433,14 @@ def test_output_that_is_cut_short_is_completed_or_an_error(monkeypatch: pytest.M
         with contextlib.nullcontext() if room == 30 else pytest.raises(OSError, match="full"):
             output.write_bytes(b"0123456789" * 3)
         assert raw.written == (b"0123456789" * 3)[:room]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "UTF8"])
+def test_json_is_json_in_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")
+    monkeypatch.setattr(sys, "stdout", stream)
+    output.print_json({"name": "ü\U0001f600"})
+    stream.flush()
+    monkeypatch.undo()
+    assert json.loads(raw.getvalue().decode(encoding)) == {"name": "ü\U0001f600"}
