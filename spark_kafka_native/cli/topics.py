@@ -18,7 +18,7 @@ from .options import (
     topics_matching,
     wrong_usage,
 )
-from .output import act_on_each, print_rows
+from .output import act_on_each, note, print_rows
 
 _COLUMNS = ("topic", "partitions", "replicas", "under_replicated", "leaderless")
 _ACTIONS = {
@@ -94,7 +94,12 @@ def _list(arguments: argparse.Namespace) -> int:
     with connect(arguments) as admin:
         topics = admin.describe_topics(topics_matching(admin.router, arguments.names) or None)
     rows = []
+    failed = [topic for topic in topics.values() if topic.error_code]
+    for topic in failed:
+        note(f"warning: topic {topic.name}: {topic.error_code.name} ({topic.error_code.description})")
     for name, topic in topics.items():
+        if topic.error_code:
+            continue
         if topic.internal and not (arguments.internal or arguments.names):
             continue
         partitions = topic.partitions.values()
@@ -110,7 +115,7 @@ def _list(arguments: argparse.Namespace) -> int:
             }
         )
     print_rows(_COLUMNS, rows, as_json=arguments.json)
-    return 0
+    return 1 if failed else 0
 
 
 def _create(arguments: argparse.Namespace) -> int:

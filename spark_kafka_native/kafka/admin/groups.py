@@ -223,7 +223,9 @@ class GroupAdmin(AdminFamily):
                 for group in response.groups
             ]
 
-        return sorted(self._ask_every_broker(ask, "listing groups", limit), key=lambda group: group.group_id)
+        # By name: if a coordinator moves while the brokers are asked one by one, two of them list its groups.
+        found = {group.group_id: group for group in self._ask_every_broker(ask, "listing groups", limit)}
+        return [group for _, group in sorted(found.items())]
 
     def describe_groups(
         self, group_ids: Collection[str], timeout: Timeout = None
@@ -254,8 +256,9 @@ class GroupAdmin(AdminFamily):
         there = [
             tp
             for tp in committed
-            if not metadata.topics[tp.topic].error_code
-            and tp.partition in metadata.topics[tp.topic].partitions
+            if (topic := metadata.topics.get(tp.topic)) is not None  # None: the response lacks it
+            and not topic.error_code
+            and tp.partition in topic.partitions
         ]
         latest = dict.fromkeys(there, OffsetAt.LATEST)
         ends, failed = list_offsets_of_each(self._router, latest, deadline=limit)

@@ -244,13 +244,14 @@ class TopicAdmin(AdminFamily):
     ) -> dict[str, Topic]:
         """Id, partitions, leaders and replicas of topics (None: of all), from a broker now.
 
-        Raises `BrokerError` for the first that is unknown or not authorized.
+        Raises `BrokerError` for the first that is unknown or not authorized; of all, such a one is returned
+        with its ``error_code``, and without partitions.
         """
         wanted = None if names is None else names_of(names, "topics")
         metadata = self._router.metadata(wanted, refresh=True, deadline=self._limit(timeout))
-        return {
-            name: metadata.topic(name) for name in (sorted(metadata.topics) if wanted is None else wanted)
-        }
+        if wanted is None:
+            return dict(sorted(metadata.topics.items()))
+        return {name: metadata.topic(name) for name in wanted}
 
     def _await_leaders(self, names: list[str], limit: Deadline) -> None:
         def all_led() -> None:

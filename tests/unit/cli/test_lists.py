@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka import Admin, TopicPartition
+from spark_kafka_native.kafka import Admin, BrokerError, TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.testing import MockBroker
 
@@ -99,3 +100,43 @@ def test_partitions_without_a_leader_or_a_replica_are_counted(capsys: pytest.Cap
         assert listed() == listed("*") == listed("^") == orders
         assert listed("--internal") == orders | of_kafka
         assert listed("_*") == listed("^_of") == of_kafka
+
+
+def test_a_topic_that_can_not_be_described_does_not_hide_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(fields: dict[str, Any]) -> None:
+        for topic in fields["topics"]:
+            if topic["name"] == "odd":
+                topic["error_code"], topic["partitions"] = 29, []
+
+    with MockBroker() as broker:
+        for name in ("odd", "good"):
+            broker.create_topic(name)
+        broker.on("Metadata", times=None).change(refuse)
+        assert main(["topics", "--json", "-b", broker.bootstrap_servers]) == 1
+        shown = capsys.readouterr()
+        assert [row["topic"] for row in json.loads(shown.out)] == ["good"]
+        assert "topic odd: TOPIC_AUTHORIZATION_FAILED" in shown.err
+        with Admin(broker.bootstrap_servers) as admin:
+            assert [name for name, one in admin.describe_topics().items() if not one.error_code] == ["good"]
+            with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+                admin.describe_topics(["odd"])
+
+
+def test_a_group_that_two_brokers_report_is_listed_once() -> None:
+    """Its coordinator moved while they were asked one after the other."""
+    with MockBroker(2) as broker:
+        groups = [{"group_id": "g", "protocol_type": "consumer", "group_state": "Stable"}]
+        broker.on("ListGroups", times=None).reply({"groups": groups})
+        with Admin(broker.bootstrap_servers) as admin:
+            assert [one.group_id for one in admin.list_groups()] == ["g"]
+
+
+def test_the_lag_in_a_topic_that_the_metadata_lack_has_no_end() -> None:
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        with Admin(broker.bootstrap_servers) as admin:
+            admin.reset_offsets("g", {TopicPartition("a", 0): 0})
+            broker.on("Metadata", times=None).change(lambda fields: fields["topics"].clear())
+            assert admin.group_lag("g")[TopicPartition("a", 0)].lag is None
