@@ -167,6 +167,9 @@ class _Settlement:
         name, error_code, message = outcome
         if name not in self.pending:
             return None
+        if self._lost:
+            may_be = "an earlier attempt, of which the response was lost, may have been carried out"
+            message = f"{message or error_code.description}; {may_be}"
         error = BrokerError(error_code, f"{self._task.doing} {name}", message or None, self._task.operation)
         if error_code in TRY_AGAIN:
             return error

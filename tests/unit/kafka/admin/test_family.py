@@ -116,6 +116,15 @@ def test_gone_is_what_was_wanted_after_an_attempt_whose_answer_was_lost() -> Non
         Settling({"a": THROTTLED}, {"a": GONE}).settle("a", deleting)
 
 
+def test_a_refusal_after_a_lost_answer_says_so() -> None:
+    """As INVALID_PARTITIONS for a topic that has grown already."""
+    with pytest.raises(BrokerError, match=r"EXISTS .*the response was lost, may have been carried out"):
+        Settling(NetworkError("cut"), {"a": EXISTS}).settle("a")
+    with pytest.raises(BrokerError) as raised:
+        Settling({"a": EXISTS}).settle("a")
+    assert "lost" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     "error",
     [
