@@ -294,21 +294,25 @@ class _Replacing:
             return error
         elsewhere = places_in([before.topic]) if before is not None and is_elsewhere(before, intent) else []
 
-        def settle(task: int) -> ReplayError | None:
+        def settle(task: int) -> KafkaError | None:
             name, report = self._name(task), unsettled[task]
-            if report is None:
-                marker = markers.take_over(name, [*where, *elsewhere], self.timeout_ms, self.deadline)
-            else:
-                self._check_ours(report)
-                marker = markers.last(name, elsewhere, self.deadline) if elsewhere else None
             try:
+                if report is None:
+                    marker = markers.take_over(name, [*where, *elsewhere], self.timeout_ms, self.deadline)
+                else:
+                    self._check_ours(report)
+                    marker = markers.last(name, elsewhere, self.deadline) if elsewhere else None
                 check_uncommitted(marker, name, before, intent)
-            except ReplayError as error:
+            except KafkaError as error:
                 return error
             return None
 
         found = ask_for_each(self.router, list(unsettled), self._name, settle, self.deadline)
-        return next((error for error in found if error is not None), None)
+        errors = [error for error in found if error is not None]
+        refusal = next((error for error in errors if isinstance(error, ReplayError)), None)
+        if errors and refusal is None:
+            raise errors[0]
+        return refusal
 
     def _check_ours(self, report: KafkaCommitMessage) -> None:
         """Check that no later task has taken the transactional id: its InitProducerId would have ended ours.
