@@ -171,9 +171,7 @@ def offset_or_at(place: OffsetLike, now: datetime | None = None) -> int | Offset
         case datetime():
             return _at(place)
         case timedelta():
-            if place < timedelta():
-                raise ValueError(f"{place!r} is how long ago: it must not be negative")
-            return _at((now or datetime.now(UTC)) - place)
+            return _ago(place, now or datetime.now(UTC))
     if isinstance(place, bool) or not hasattr(place, "__index__"):
         raise TypeError(f"a place in a partition is an offset, a word or a time, not {place!r}")
     if place < 0:
@@ -255,6 +253,15 @@ def _named(word: str) -> OffsetAt:
     if found is None:
         raise ValueError(f"no such place in a partition: {word!r}; there are earliest and latest")
     return found
+
+
+def _ago(duration: timedelta, now: datetime) -> OffsetAt:
+    if duration < timedelta():
+        raise ValueError(f"{duration!r} is how long ago: it must not be negative")
+    try:
+        return _at(now - duration)
+    except OverflowError:
+        raise ValueError(f"{duration!r} ago is before the first year of a datetime") from None
 
 
 def _at(time: datetime) -> OffsetAt:

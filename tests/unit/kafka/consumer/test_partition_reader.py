@@ -398,6 +398,16 @@ def test_a_place_may_be_an_integer_of_numpy(cluster: ScriptedCluster) -> None:
         assert consumer.position() == 5
 
 
+def test_places_that_no_log_has_are_refused() -> None:
+    assert offset_or_at(2**63 - 2) == 2**63 - 2
+    for offset in (2**63 - 1, 2**63, 2**70):
+        with pytest.raises(ValueError, match=f"no log has the offset {offset}: the last one is {2**63 - 2}"):
+            offset_or_at(offset)
+    for years in (60, 1_900, 2_500):
+        with pytest.raises(ValueError, match=r"negative|before the first"):
+            offset_or_at(timedelta(days=365 * years))
+
+
 def test_reads_that_end_in_vain_are_one_wait_together(cluster: ScriptedCluster, start: Start) -> None:
     (tp,) = fill(cluster)
     reader = start()
