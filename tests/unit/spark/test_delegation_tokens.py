@@ -612,7 +612,9 @@ def test_a_commit_that_fails_leaves_the_drivers_login_for_the_abort(
 
     used = []
     monkeypatch.setattr(stream_commit, "commit_transactions", fail)
-    monkeypatch.setattr(stream_commit, "abort_transactions", lambda _, options: used.append(options.client))
+    monkeypatch.setattr(
+        stream_commit, "abort_transactions", lambda _, options, _batch: used.append(options.client)
+    )
     writer = KafkaStreamWriter(
         OptionValues.parse(SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once"}, Scope.WRITE), ROWS
     )
