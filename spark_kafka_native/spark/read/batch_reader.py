@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter
 from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import router_for
+from ..same_version import SameVersion
 from ..user_messages import HideTracebacks, advise, note_once
 from ..worker_tuning import settle_worker
 from .offset_range import KafkaInputPartition, OffsetRange, fixed_offset
@@ -35,7 +36,7 @@ NOTICED_SINCE: Final = (4, 2)
 """The PySpark that notices that a task that ran again has another output, and stops the job."""
 
 
-class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
+class KafkaBatchReader(SameVersion, DataSourceReader):  # type: ignore[misc]
     """A batch read. Plain data: it goes to the workers; clients are opened in `partitions` and `read`
     only."""
 
@@ -80,8 +81,8 @@ class KafkaBatchReader(DataSourceReader):  # type: ignore[misc]
         with HideTracebacks():
             yield from read_partition(partition, self._task)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Options and filters were for planning; the task is all that a worker needs.
+    def sent_state(self) -> dict[str, Any]:
+        """The task: options and filters were for planning."""
         return {"_task": self._task}
 
 

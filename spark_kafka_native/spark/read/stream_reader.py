@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from ...kafka.cluster.router import Router, router_for
 from ...kafka.error_code import ErrorCode
 from ...kafka.errors import BrokerError, ConfigError, KafkaError
+from ..same_version import SameVersion
 from ..user_messages import HideTracebacks, advise, ignore_sigterm, stop_on_sigterm
 from .offset_range import KafkaInputPartition
 from .read_options import ReadTask, StreamOptions
@@ -44,7 +45,7 @@ except ImportError:  # PySpark 4.1: no admission control
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 
-class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class KafkaStreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """A streaming read. Opens nothing before it is asked for offsets, or, on a worker, for records."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
@@ -181,8 +182,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             now = StreamOffset.from_json(completed if end is None else end).topic_ids
             self._offset_committer.completed(StreamOffset.from_json(completed), now, is_idle=is_idle)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The options were for planning; the task is all that a worker needs.
+    def sent_state(self) -> dict[str, Any]:
+        """The task: the options were for planning."""
         return {"_task": self._task}
 
 
@@ -215,7 +216,8 @@ class RefusedStreamReader(KafkaStreamReader):
         """Asked before anything else."""
         raise self._error
 
-    def __getstate__(self) -> dict[str, Any]:
+    def sent_state(self) -> dict[str, Any]:
+        """The error, to be raised there."""
         return dict(self.__dict__)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from ...kafka.errors import ConfigError
 from ..options.option_values import OptionValues
+from ..same_version import SameVersion
 from ..user_messages import HideTracebacks, advise, prefix_log_lines
 from .write_options import ExactlyOnce, WriteOptions
 from .write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite, RowColumns
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 
-class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+class KafkaBatchWriter(SameVersion, DataSourceArrowWriter):  # type: ignore[misc]
     """A batch write. Plain data: it goes to the workers; clients are opened in `write` only."""
 
     def __init__(self, values: OptionValues, schema: StructType, *, overwrite: bool) -> None:
@@ -164,6 +165,3 @@ class KafkaBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         from .driver.resumable_write import begin_resumable
 
         return begin_resumable(router, self._options, once, once.write_id)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)

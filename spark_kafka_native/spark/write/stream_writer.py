@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from ...kafka.errors import ConfigError
 from ..options.option_values import OptionValues
+from ..same_version import SameVersion
 from ..user_messages import HideTracebacks, advise, inform, note_once, prefix_log_lines
 from .write_options import WriteOptions
 from .write_task import KafkaCommitMessage, RowColumns
@@ -34,7 +35,7 @@ _ADAPTIVE: Final = (
 )
 
 
-class KafkaStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """One micro-batch of a streaming write. Plain data: it goes to the workers."""
 
     def __init__(self, values: OptionValues, schema: StructType) -> None:
