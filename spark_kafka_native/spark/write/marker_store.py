@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from ...kafka.cluster.router import Router
 from ...kafka.config.client_config import ClientConfig, TransactionConfig
@@ -175,6 +175,14 @@ def _put_alone(
     commit_offsets_in(router, transaction, GroupMembership(group_id=group_id), offsets, deadline)
 
 
+class FoundMarker(NamedTuple):
+    """A task's last marker."""
+
+    marker: CommitMarker | None
+    is_renewed: bool
+    """False if it may expire before an intent that is written now: such an intent is not to be renewed."""
+
+
 class Markers(Protocol):
     """What a task commits together with its rows, and what the driver is about to commit."""
 
@@ -209,9 +217,9 @@ class Markers(Protocol):
 
     def take_over(
         self, name: str, where: Collection[TopicPartition], timeout_ms: int, deadline: Deadline
-    ) -> CommitMarker | None:
+    ) -> FoundMarker:
         """On the driver: end for good what a task has left open; its last marker, as `last`. One that may
-        expire is committed once more."""
+        expire is committed once more, if that can be done shortly."""
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """The intents of a query; an earlier driver can't replace them any more."""
@@ -259,22 +267,23 @@ class GroupMarkers:
 
     def take_over(
         self, name: str, where: Collection[TopicPartition], timeout_ms: int, deadline: Deadline
-    ) -> CommitMarker | None:
+    ) -> FoundMarker:
         """As `Markers.take_over`."""
         transaction = _take_over(self._router, name, timeout_ms, deadline)
         marker = self.last(name, where, deadline)
-        if marker is not None:
-            try:
-                now = self._renew(marker, transaction, deadline)
-            except KafkaError as error:  # the marker is there
-                _LOG.info("the marker of %s could not be renewed: %s", name, error)
-            else:
-                if now != marker:
-                    raise TransactionAbortableError(
-                        f"the last marker of {name} was said to be {marker}, and it is {now}: a broker "
-                        "answered that was deposed"
-                    )
-        return marker
+        if marker is None:
+            return FoundMarker(None, True)
+        try:
+            now = self._renew(marker, transaction, deadline.within_ms(_RENEWAL_MS))
+        except KafkaError as error:  # the marker is there
+            _LOG.info("the marker of %s could not be renewed: %s", name, error)
+            return FoundMarker(marker, False)
+        if now != marker:
+            raise TransactionAbortableError(
+                f"the last marker of {name} was said to be {marker}, and it is {now}: a broker answered that "
+                "was deposed"
+            )
+        return FoundMarker(marker, True)
 
     def _renew(
         self, marker: CommitMarker, transaction: OpenTransaction, deadline: Deadline
@@ -291,6 +300,9 @@ class GroupMarkers:
         """As `Markers.take_intents`."""
         return GroupIntents(self._router, job, timeout_ms, deadline)
 
+
+_RENEWAL_MS: Final = 5_000
+"""For one renewal on the driver: other tasks wait for it."""
 
 _ABORT_S: Final = 5.0
 """How long a failed task tries to abort: an open transaction holds up read_committed readers."""
@@ -381,10 +393,10 @@ class MarkerTopic:
 
     def take_over(
         self, name: str, where: Collection[TopicPartition], timeout_ms: int, deadline: Deadline
-    ) -> CommitMarker | None:
+    ) -> FoundMarker:
         """As `Markers.take_over`."""
         init_producer_id(self._router, name, timeout_ms, None, deadline)
-        return self.last(name, where, deadline)
+        return FoundMarker(self.last(name, where, deadline), True)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""

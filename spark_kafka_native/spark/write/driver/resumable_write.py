@@ -75,7 +75,8 @@ def begin_resumable(
     markers.check()
     where = places_of((), options.topic)
     # An intent that is being committed is there, or gone for good, when this returns.
-    before = markers.take_over(job, where, timeout_ms, deadline)
+    init_producer_id(router, job, timeout_ms, None, deadline)
+    before = markers.last(job, where, deadline)
     tasks: list[str] = []
     if before is not None and not before.is_complete:
         where = places_in({one for one in (options.topic, before.topic) if one})
@@ -84,7 +85,10 @@ def begin_resumable(
     found = ask_for_each(
         router, names, str, lambda name: markers.take_over(name, where, timeout_ms, deadline), deadline
     )
-    void = None if before is None else _find_void(markers, write_id, before, found[: len(tasks)])
+    if tasks and all(one.is_renewed for one in found):
+        markers.take_over(job, where, timeout_ms, deadline)  # the last one: no marker expires before it
+    done = [one.marker for one in found[: len(tasks)]]
+    void = None if before is None else _find_void(markers, write_id, before, done)
     return ResumableWrite(write_id=write_id, transactional_id=job, void=void)
 
 
@@ -244,7 +248,8 @@ class _Intent:
         """Note that all of it is committed, as well as can be: without that the next run goes by the markers.
         The note is younger than any of them, so that it is not forgotten before the last of them is: a run
         that has found all of them renews both."""
-        if not self._where or not intent.rows:
+        is_kept = self._last is not None and self._last.is_complete and not self._markers.needs_place
+        if is_kept or not self._where or not intent.rows:
             return
         try:
             self._write(job, replace(next_revision(intent, intent), is_complete=True), deadline)

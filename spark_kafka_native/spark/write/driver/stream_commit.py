@@ -24,7 +24,7 @@ from ....kafka.producer.sending.transaction_requests import (
 )
 from ....kafka.runtime.deadline import Deadline
 from ..commit_markers import BatchIntent, CommitMarker, ReplayError
-from ..marker_store import Markers, find_markers
+from ..marker_store import Intents, Markers, decided_offsets, find_markers
 from ..topics import check_written_topics
 from ..write_options import ExactlyOnce, WriteOptions
 from ..write_task import (
@@ -128,19 +128,24 @@ def _renew(
     """Of a half committed micro-batch with tasks that fail in each run: commit once more what they have not
     renewed themselves, before it expires."""
     deadline, markers, job = router.deadline(ABORT_MS), find_markers(router, options), reports[0].job
+    if not markers.needs_place:
+        return  # records of a topic do not expire
+    last = BatchIntent.newest(decided_offsets(router, job, deadline), job)
+    if last is None or last.batch_id != batch_id:
+        return
     where, timeout_ms = places_of(reports, options.topic), once.transaction_timeout_ms
-    intents = markers.take_intents(job, timeout_ms, deadline)
-    try:
-        last = intents.last(where)
-        if last is None or last.batch_id != batch_id:
-            return
-        intents.renew(last)
-    finally:
-        intents.close()
-    names = [f"{job}-{task}" for task in {*range(last.tasks)} - {one.task for one in reports}]
-    ask_for_each(
+    names = [f"{job}-{task}" for task in sorted({*range(last.tasks)} - {one.task for one in reports})]
+    found = ask_for_each(
         router, names, str, lambda name: markers.take_over(name, where, timeout_ms, deadline), deadline
     )
+    if not all(one.is_renewed for one in found):
+        return
+    intents = markers.take_intents(job, timeout_ms, deadline)
+    try:
+        if intents.last(where) == last:
+            intents.renew(last)
+    finally:
+        intents.close()
 
 
 def _failed(
@@ -191,6 +196,8 @@ def find_unsettled(
     to another topic.
     """
     if before is None or before.batch_id < intent.batch_id:
+        if any(one.skipped for one in reports) and transactions_of(reports):
+            raise _forgotten(intent)
         return {}
     if before.batch_id > intent.batch_id:
         raise ReplayError(
@@ -211,6 +218,15 @@ def find_unsettled(
 def is_elsewhere(before: BatchIntent, intent: BatchIntent) -> bool:
     """True if the same micro-batch was about to be committed to another topic."""
     return before.batch_id == intent.batch_id and before.topic not in ("", intent.topic)
+
+
+def _forgotten(intent: BatchIntent) -> ReplayError:
+    return ReplayError(
+        f"micro-batch {intent.batch_id} can't be committed: some of its tasks are committed, and the intent "
+        "that says which tasks there were has expired (offsets.retention.minutes) or was deleted: markers "
+        "of others may be gone, too. Nothing of this run is committed, as it might write rows twice: "
+        "read what is in the topic. With another transactionalIdPrefix the whole micro-batch is written"
+    )
 
 
 def _elsewhere(before: BatchIntent, intent: BatchIntent) -> ReplayError:
@@ -259,11 +275,11 @@ class _Replacing:
             intents = markers.take_intents(self.reports[0].job, self.timeout_ms, self.deadline)
             try:
                 before = intents.last(where)
-                why = self._settle(markers, before, intent, where)
+                why, is_renewed = self._settle(markers, before, intent, where)
                 if why is None and where and transactions_of(self.reports):
                     intents.replace(before, intent.follows(before), where)
-                elif before is not None and before.batch_id >= intent.batch_id:
-                    intents.renew(before)  # a refusal holds as long as runs are refused
+                elif is_renewed and before is not None and before.batch_id == intent.batch_id:
+                    self._renew(intents, before)  # a refusal holds as long as runs are refused
                 if why is not None:
                     raise why
                 return before
@@ -279,40 +295,49 @@ class _Replacing:
     def _name(self, task: int) -> str:
         return f"{self.reports[0].job}-{task}"
 
+    @staticmethod
+    def _renew(intents: Intents, last: BatchIntent) -> None:
+        try:
+            intents.renew(last)
+        except KafkaError as error:
+            _LOG.info("the intent of micro-batch %d could not be renewed: %s", last.batch_id, error)
+
     def _settle(
         self,
         markers: Markers,
         before: BatchIntent | None,
         intent: BatchIntent,
         where: Sequence[TopicPartition],
-    ) -> ReplayError | None:
-        """Look at the tasks that `find_unsettled` names, all of them; why ``before`` can't be replaced, or
-        None if it can."""
+    ) -> tuple[ReplayError | None, bool]:
+        """Look at the tasks that `find_unsettled` names, all of them; why ``before`` can't be replaced (None:
+        it can), and if the markers that it speaks of are renewed."""
         try:
             unsettled = find_unsettled(before, intent, self.reports)
         except ReplayError as error:
-            return error
+            return error, False
         elsewhere = places_in([before.topic]) if before is not None and is_elsewhere(before, intent) else []
 
-        def settle(task: int) -> KafkaError | None:
+        def settle(task: int) -> tuple[KafkaError | None, bool]:
             name, report = self._name(task), unsettled[task]
             try:
-                if report is None:
-                    marker = markers.take_over(name, [*where, *elsewhere], self.timeout_ms, self.deadline)
-                else:
+                if report is not None:
                     self._check_ours(report)
-                    marker = markers.last(name, elsewhere, self.deadline) if elsewhere else None
-                check_uncommitted(marker, name, before, intent)
+                    return None, True
+                found = markers.take_over(name, [*where, *elsewhere], self.timeout_ms, self.deadline)
             except KafkaError as error:
-                return error
-            return None
+                return error, False
+            try:
+                check_uncommitted(found.marker, name, before, intent)
+            except ReplayError as error:
+                return error, found.is_renewed
+            return None, found.is_renewed
 
-        found = ask_for_each(self.router, list(unsettled), self._name, settle, self.deadline)
-        errors = [error for error in found if error is not None]
+        settled = ask_for_each(self.router, list(unsettled), self._name, settle, self.deadline)
+        errors = [error for error, _ in settled if error is not None]
         refusal = next((error for error in errors if isinstance(error, ReplayError)), None)
         if errors and refusal is None:
             raise errors[0]
-        return refusal
+        return refusal, all(is_renewed for _, is_renewed in settled)
 
     def _check_ours(self, report: KafkaCommitMessage) -> None:
         """Check that no later task has taken the transactional id: its InitProducerId would have ended ours.

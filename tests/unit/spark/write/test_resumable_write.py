@@ -15,6 +15,7 @@ from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.commit_markers import CommitMarker
 from spark_kafka_native.spark.write.driver import many_transactions, resumable_write
+from spark_kafka_native.spark.write.marker_store import FoundMarker
 from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import ResumableWrite
 
@@ -37,9 +38,11 @@ def begin(
     open_: list[str] | None = None,
     committed: tuple[int, ...] = (),
     needs_place: bool = True,
+    not_renewed: tuple[str, ...] = (),
 ) -> tuple[list[str], ResumableWrite]:
     """The transactional ids that are fenced, and the run. ``open_``: None where no broker lists them."""
     fenced: list[str] = []
+    renewed: list[str] = []
     checked: list[bool] = []
     done = {f"{JOB}/{task}" for task in committed}
 
@@ -57,24 +60,28 @@ def begin(
             raise UnsupportedVersionError("ListTransactions: the broker is too old")
         return [SimpleNamespace(transactional_id=name) for name in open_]
 
-    def take_over(
-        name: str, where: Sequence[TopicPartition], _timeout_ms: int, deadline: Any
-    ) -> CommitMarker | None:
+    def take_over(name: str, where: Sequence[TopicPartition], _timeout_ms: int, deadline: Any) -> FoundMarker:
+        if name == JOB:
+            renewed.append(name)
+            return FoundMarker(before, True)
         fenced.append(name)
-        return last(name, where, deadline)
+        return FoundMarker(last(name, where, deadline), name not in not_renewed)
 
     markers = SimpleNamespace(
-        check=lambda: checked.append(True), take_over=take_over, needs_place=needs_place
+        check=lambda: checked.append(True), last=last, take_over=take_over, needs_place=needs_place
     )
     patch.setattr(resumable_write, "find_version", lambda *_: 2)
     patch.setattr(many_transactions, "find_coordinators", lambda *_: None)
     patch.setattr(resumable_write, "find_markers", lambda *_: markers)
+    patch.setattr(resumable_write, "init_producer_id", lambda _router, name, *_: fenced.append(name))
     patch.setattr(resumable_write, "Admin", lambda _router: SimpleNamespace(list_transactions=listed))
     options = WriteOptions.parse(OptionValues.parse(GIVEN, Scope.WRITE))
     assert options.exactly_once is not None
     router: Any = SimpleNamespace(deadline=lambda _ms: None)
     run = resumable_write.begin_resumable(router, options, options.exactly_once, "nightly")
     assert run.transactional_id == JOB
+    is_half_done = before is not None and not before.is_complete
+    assert renewed == [JOB] * (is_half_done and not not_renewed)  # no marker expires before the intent
     assert checked  # else a topic that loses markers is refused by the tasks only
     return sorted(fenced), run
 
@@ -87,6 +94,7 @@ def test_all_tasks_of_an_intent_that_is_not_complete_are_fenced(monkeypatch: pyt
     fenced, run = begin(monkeypatch, INTENT, committed=(1,))
     assert fenced == [JOB, *tasks]
     assert run.void is None
+    begin(monkeypatch, INTENT, committed=(1,), not_renewed=(tasks[1],))
 
 
 @pytest.mark.parametrize(("needs_place", "void"), [(True, None), (False, 4)])

@@ -16,6 +16,7 @@ from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver import many_transactions, stream_commit
+from spark_kafka_native.spark.write.marker_store import FoundMarker
 from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, hash_of_tasks
 
@@ -62,8 +63,11 @@ class Cluster:
             close=lambda: None,
         )
         markers = SimpleNamespace(
+            needs_place=False,
             take_intents=lambda *_: intents,
-            take_over=lambda name, *_: [self.fenced.append(name), marker if name in names else None][1],
+            take_over=lambda name, *_: FoundMarker(
+                [self.fenced.append(name), marker if name in names else None][1], True
+            ),
             last=lambda name, *_: marker if name in names else None,
         )
         router = SimpleNamespace(deadline=lambda _ms: None)
