@@ -42,6 +42,9 @@ M = TypeVar("M")
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
+_RENEWAL_MS: Final = 5_000
+"""For one renewal on the driver: other tasks wait for it."""
+
 
 class Intents(Protocol):
     """The intents of a query, taken by this driver: an earlier driver can't replace them any more."""
@@ -125,26 +128,36 @@ class GroupIntents:
         self, before: BatchIntent | None, intent: BatchIntent, where: Collection[TopicPartition]
     ) -> None:
         """As `Intents.replace`."""
-        router, deadline = self._router, self._deadline
         places = {*where}
         if before is not None and before.batch_id == intent.batch_id:
             # Committed rows of it may be in topics that only an earlier run has written to.
-            places.update(places_of_last(router, self._job, deadline))
-        _put_alone(router, self._transaction, self._job, dict.fromkeys(places, intent.offset()), deadline)
-        # The coordinator that has accepted it knows the intents committed before.
-        now = BatchIntent.newest(decided_offsets(router, self._job, deadline), self._job)
-        if now != before:
-            end_transaction(router, self._transaction, commit=False, deadline=deadline)
-            raise replaced(before, now)
-        end_transaction(router, self._transaction, commit=True, deadline=deadline)
-        # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
-        # others can see it.
-        committed_offsets(router, self._job, places, deadline)
+            places.update(places_of_last(self._router, self._job, self._deadline))
+        self._put(before, intent, places, self._deadline)
 
     def renew(self, last: BatchIntent) -> None:
         """As `Intents.renew`."""
-        if where := places_of_last(self._router, self._job, self._deadline):
-            self.replace(last, last, where)
+        deadline = self._deadline.within_ms(_RENEWAL_MS)
+        if where := places_of_last(self._router, self._job, deadline):
+            self._put(last, last, where, deadline)
+
+    def _put(
+        self,
+        before: BatchIntent | None,
+        intent: BatchIntent,
+        places: Collection[TopicPartition],
+        deadline: Deadline,
+    ) -> None:
+        router, transaction, job = self._router, self._transaction, self._job
+        _put_alone(router, transaction, job, dict.fromkeys(places, intent.offset()), deadline)
+        # The coordinator that has accepted it knows the intents committed before.
+        now = BatchIntent.newest(decided_offsets(router, job, deadline), job)
+        if now != before:
+            end_transaction(router, transaction, commit=False, deadline=deadline)
+            raise replaced(before, now)
+        end_transaction(router, transaction, commit=True, deadline=deadline)
+        # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
+        # others can see it.
+        committed_offsets(router, job, places, deadline)
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -300,9 +313,6 @@ class GroupMarkers:
         """As `Markers.take_intents`."""
         return GroupIntents(self._router, job, timeout_ms, deadline)
 
-
-_RENEWAL_MS: Final = 5_000
-"""For one renewal on the driver: other tasks wait for it."""
 
 _ABORT_S: Final = 5.0
 """How long a failed task tries to abort: an open transaction holds up read_committed readers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -380,6 +381,20 @@ def test_a_batch_that_is_complete_needs_no_renewal(broker: MockBroker) -> None:
     refuse(broker, "pykafka-q-driver")
     job.commit(messages)
     assert (job.seen("a"), job.seen("b")) == ([b"x"], [b"y"])
+
+
+def test_a_renewal_of_the_intent_is_waited_for_shortly(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not until the transactions expire, as a coordinator that takes nothing in may stay like that."""
+    job = Job(broker, "stream")
+    job.commit(job.write([(b"x", "a")]))
+    messages = job.write([(b"x", "a")])
+    broker.on("TxnOffsetCommit", times=None).fail("COORDINATOR_NOT_AVAILABLE")
+    monkeypatch.setattr(marker_store, "_RENEWAL_MS", 100)
+    began = time.monotonic()
+    job.commit(messages)
+    assert time.monotonic() - began < 10  # of the 20 s until they expire
 
 
 def test_markers_without_the_intent_are_refused(broker: MockBroker) -> None:
