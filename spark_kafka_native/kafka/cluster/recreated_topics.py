@@ -26,6 +26,7 @@ def find_recreated(
     *,
     refresh: bool = False,
     at: Collection[TopicPartition] = (),
+    deadline: Deadline | None = None,
 ) -> dict[str, UUID]:
     """The topics that no longer have the ``expected`` id, with their new id.
 
@@ -37,13 +38,13 @@ def find_recreated(
     """
     if not expected or (not refresh and not _others(_known_ids(router.metadata(expected)), expected)):
         return {}
-    deadline = router.deadline()
+    limit = deadline or router.deadline()
     verdicts: list[dict[str, UUID]] = []
     answered: set[int] = set()
 
     def ask() -> dict[str, UUID]:
-        router.refresh(expected, deadline)
-        told = _ask_leaders(router, expected, at, answered, deadline)
+        router.refresh(expected, limit)
+        told = _ask_leaders(router, expected, at, answered, limit)
         if any(one != told[0] for one in told):
             verdicts.clear()
             raise IncompleteResponseError(f"the brokers disagree about the ids of {', '.join(expected)}")
@@ -55,7 +56,7 @@ def find_recreated(
     return retry(
         ask,
         what=f"asking for the ids of {', '.join(expected)}",
-        deadline=deadline,
+        deadline=limit,
         backoff=Backoff(first_ms=router.config.retry_backoff_ms, max_ms=router.config.retry_backoff_max_ms),
     )
 

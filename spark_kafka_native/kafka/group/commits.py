@@ -125,10 +125,16 @@ class Progress:
             return back
 
     def nothing_committed(self, topic_partition: TopicPartition) -> bool:
-        """True if nothing was committed, or given to a transaction, since reading began or went back."""
+        """True if nothing was committed since reading began or went back, but perhaps in a transaction."""
         with self._lock:
             partition = self._partitions.get(topic_partition)
-            return partition is None or (partition.committed is None and not partition.in_transaction)
+            return partition is None or partition.committed is None
+
+    def in_transaction(self, topic_partition: TopicPartition) -> int:
+        """The last offset that was given to a transaction since then; 0 if there is none."""
+        with self._lock:
+            partition = self._partitions.get(topic_partition)
+            return 0 if partition is None else partition.in_transaction
 
     def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Those of the offsets that `check` lets pass."""
@@ -323,9 +329,8 @@ class CommitQueue:
         """Returns the leader epochs of the records before the offsets, as far as they are known."""
         self.former_ids: set[UUID] = set()
         """Those of topics that were recreated."""
-        self._fresh: frozenset[str] = frozenset()
-        """The topics with fresh metadata, until `_fresh_until`."""
-        self._fresh_until = 0.0
+        self._fresh_until: dict[str, float] = {}
+        """The topics with metadata that count as fresh until then."""
         self._waiting: deque[tuple[PendingCommit, Places, TopicIds, Offsets]] = deque()
         self._last: PendingCommit | None = None
         self._condition = LocklessCondition()
@@ -414,34 +419,41 @@ class CommitQueue:
 
     def of_former_topics(
         self, offsets: Offsets, topic_ids: TopicIds, deadline: Deadline
-    ) -> frozenset[TopicPartition]:
+    ) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
         """The partitions of topics that were recreated, so that ``offsets``, which belong to ``topic_ids``,
-        mean other records now. The reader may learn it later: its buffer may be full, or nothing is fetched.
-        Raises if the brokers disagree about it.
+        mean other records now; and those of which the brokers disagree about that. The reader may learn it
+        later: its buffer may be full, or nothing is fetched.
         """
         expected = {tp: topic_ids[tp] for tp in offsets if tp in topic_ids}
         if not expected:
-            return frozenset()
-        topics = frozenset(tp.topic for tp in expected)
-        if time.monotonic() >= self._fresh_until or not topics <= self._fresh:
-            began = time.monotonic()
+            return frozenset(), frozenset()
+        began = time.monotonic()
+        if due := {tp.topic for tp in expected if self._fresh_until.get(tp.topic, 0.0) <= began}:
             with contextlib.suppress(KafkaError):  # the coordinator decides alone then
-                self._router.refresh(topics, deadline.within_ms(METADATA_MS))
+                self._router.refresh(due, deadline.within_ms(METADATA_MS))
             now = time.monotonic()
-            self._fresh, self._fresh_until = topics, now + max(FRESH_S, 10 * (now - began))
+            self._fresh_until |= dict.fromkeys(due, now + max(FRESH_S, 10 * (now - began)))
         known = self._router.snapshot.topics
         doubtful = {
             (tp.topic, topic_id)
             for tp, topic_id in expected.items()
             if tp.topic in known and known[tp.topic].topic_id not in (None, topic_id)
         }
+        undecided: set[UUID] = set()
+        limit = deadline.within_ms(METADATA_MS)
         for name, topic_id in sorted(doubtful):
-            # A broker that lags behind may have given another id.
-            if topic_id not in self.former_ids and find_recreated(
-                self._router, {name: topic_id}, refresh=True
-            ):
-                self.former_ids.add(topic_id)
-        return frozenset(tp for tp, topic_id in expected.items() if topic_id in self.former_ids)
+            if topic_id in self.former_ids:
+                continue
+            try:
+                # A broker that lags behind may have given another id.
+                if find_recreated(self._router, {name: topic_id}, refresh=True, deadline=limit):
+                    self.former_ids.add(topic_id)
+            except KafkaError:  # other commits do not wait until they agree
+                undecided.add(topic_id)
+        return (
+            frozenset(tp for tp, topic_id in expected.items() if topic_id in self.former_ids),
+            frozenset(tp for tp, topic_id in expected.items() if topic_id in undecided),
+        )
 
     def _commit(self, offsets: Offsets, places: Places, topic_ids: TopicIds, epochs: Offsets) -> None:
         """In as many requests as it takes, one after the other: the next commit begins when none of them is
@@ -495,10 +507,13 @@ class CommitQueue:
                 f"this consumer is not in group {group_id} just now (it was too slow, or not heard of, "
                 f"and its partitions may be others' by now): {_shown(commit.left)} were not committed"
             )
-        if former := self.of_former_topics(part, commit.topic_ids, commit.limit):
+        former, undecided = self.of_former_topics(part, commit.topic_ids, commit.limit)
+        if former:
             commit.refused.append(_of_former(former))
-            for tp in former:
-                del part[tp]
+        if undecided:
+            commit.refused.append(_undecided(undecided))
+        for tp in former | undecided:
+            del part[tp]
         if part:
             self._ask(part, commit, identity)
 
@@ -559,6 +574,13 @@ def _of_former(topic_partitions: Iterable[TopicPartition]) -> CommitFailedError:
     return CommitFailedError(
         f"{partitions_named(topic_partitions)}: the topic was deleted and created again, and offsets of the "
         "former one were not committed for it; seek to where to begin with the new one"
+    )
+
+
+def _undecided(topic_partitions: Iterable[TopicPartition]) -> CommitFailedError:
+    return CommitFailedError(
+        f"{partitions_named(topic_partitions)}: a broker says that the topic was created again, and "
+        "its leaders do not agree about that yet: offsets were not committed; commit them again later"
     )
 
 
@@ -822,8 +844,11 @@ class Commits:
             )
         wanted = self.wanted(records, offsets)
         limit = Deadline.after_ms(METADATA_MS)
-        if former := self.queue.of_former_topics(wanted, self._reader.topic_ids, limit):
+        former, undecided = self.queue.of_former_topics(wanted, self._reader.topic_ids, limit)
+        if former:
             raise _of_former(former)
+        if undecided:
+            raise _undecided(undecided)
         self.progress.given_to_transaction(wanted)
         return wanted
 

@@ -15,6 +15,7 @@ from functools import partial
 from uuid import UUID
 
 from ..cluster.offsets import resolve_offsets, try_resolve_offsets
+from ..cluster.recreated_topics import find_recreated
 from ..cluster.retry_policy import SAY_AFTER_S
 from ..cluster.router import Router
 from ..consumer.partition_reader import PartitionReader
@@ -46,7 +47,7 @@ class _Places:
     place: OffsetAt | None
     """Where to begin without a committed offset."""
     committed: dict[TopicPartition, int | None]
-    topic_ids: dict[str, UUID | None]
+    topic_ids: dict[str, UUID]
     """The ids of the topics just before the committed offsets were asked for, as far as they are known."""
     epochs: dict[TopicPartition, int]
     """The leader epochs of the committed offsets."""
@@ -75,6 +76,8 @@ class StartOffsets:
         """Of partitions that begin anew: the ids of the topics that their former positions belong to."""
         self._resets: dict[TopicPartition, tuple[int, int]] = {}
         """Of partitions that begin anew: the last reset, as `PartitionReader.resets`, while it counts."""
+        self._given: dict[TopicPartition, int] = {}
+        """Offsets that were given to transactions after a reset."""
         self._since = 0.0
         self._wait = Deadline.after_ms(0)
         self._background = Background("kafka-group")
@@ -99,6 +102,8 @@ class StartOffsets:
             former, offset = self._resets[tp]
             if offset < former and not self._commits.progress.nothing_committed(tp):
                 del self._resets[tp]  # the committed offset is one of after the reset
+            elif given := self._commits.progress.in_transaction(tp):
+                self._given[tp] = given
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """It is no longer read."""
@@ -108,12 +113,14 @@ class StartOffsets:
         self._began.pop(topic_partition, None)
         self._topic_ids.pop(topic_partition, None)
         self._resets.pop(topic_partition, None)
+        self._given.pop(topic_partition, None)
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """Continue, or begin, at ``offset``; ``kept`` is that of `Commits.sought`."""
         self._resets.pop(topic_partition, None)
+        self._given.pop(topic_partition, None)
         if topic_partition in self._commits.recreated - self._reader.recreated:
             # The reader has not learnt it yet, and would take the offset for one of the former topic.
             self.missing.add(topic_partition)
@@ -192,12 +199,16 @@ class StartOffsets:
         # attempts.
         briefly = limit.within_ms(FIRST_LOOK_MS * 2.0 ** min(failures, 10))
         topics = {tp.topic for tp in wanted}
-        topic_ids: dict[str, UUID | None] = {}
+        topic_ids: dict[str, UUID] = {}
         with contextlib.suppress(KafkaError):
             # The known ids and leaders may be outdated. Before the offsets: the ids of a topic that is
             # recreated in between are then those of the former one, and the new one is not taken for it.
             known = self._router.refresh(topics, briefly).topics
-            topic_ids = {name: known[name].topic_id for name in topics if name in known}
+            ids = {name: known[name].topic_id for name in topics if name in known}
+            told = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
+            # A broker that lags behind may give a former id, and the present one would be refused for it.
+            lagging = find_recreated(self._router, told, refresh=True, deadline=briefly)
+            topic_ids = {name: topic_id for name, topic_id in told.items() if name not in lagging}
         positions = committed_positions(self._router, self._config.group_id, wanted, limit)
         committed = {tp: None if one is None else one.offset for tp, one in positions.items()}
         epochs = {tp: one.leader_epoch for tp, one in positions.items() if one is not None}
@@ -249,6 +260,8 @@ class StartOffsets:
         """Where the reset policy went on, if it would be applied to ``offset`` again: `latest` would skip the
         records that were read since.
         """
+        if offset == self._given.get(topic_partition):
+            return offset  # the transaction was committed after the reset
         former, found = self._resets.get(topic_partition, (offset, offset))
         return max(offset, found) if found >= former else min(offset, found)
 

@@ -14,10 +14,12 @@ from support.group.parts import parts_of
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import CommitFailedError, TopicRecreatedError
-from spark_kafka_native.kafka.group.commits import FRESH_S
+from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError, TopicRecreatedError
+from spark_kafka_native.kafka.group import commits, start_offsets
+from spark_kafka_native.kafka.group.commits import FRESH_S, METADATA_MS
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, B0 = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -216,3 +218,74 @@ def test_one_broker_that_lags_behind_fails_no_commit() -> None:
             router.refresh = refreshed  # type: ignore[method-assign]
             consumer.commit()
     assert group.committed == {A0: 2}
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_leaders_that_disagree_about_a_topic_hold_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, in_transaction: bool
+) -> None:
+    """The caller commits again later; the records come twice at worst."""
+
+    def disagree(*_arguments: Any, deadline: Deadline, **_named: Any) -> Any:
+        assert deadline.remaining_ms <= METADATA_MS
+        raise DeadlineExceededError("the brokers disagree")
+
+    with ScriptedCluster(1) as cluster:
+        for name, tp in (("a", A0), ("b", B0)):
+            cluster.create(name)
+            cluster.logs[tp].append([b"one"])
+        group = ScriptedGroup(cluster, [A0, B0])
+        with GroupConsumer(cluster.bootstrap_servers, ["a", "b"], "g", enable_auto_commit=False) as consumer:
+            assert len(consumer.poll(WITHIN_S, 1) + consumer.poll(WITHIN_S, 1)) == 2
+            stalled(parts_of(consumer).reader)
+            cluster.topic_ids["a"] = uuid.uuid4()
+            monkeypatch.setattr(commits, "find_recreated", disagree)
+            with pytest.raises(CommitFailedError, match=r"a-0: a broker says .* commit them again later"):
+                consumer.offsets_to_commit() if in_transaction else consumer.commit()
+    assert group.committed == ({} if in_transaction else {B0: 1})
+
+
+def test_each_topic_is_asked_for_at_most_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedCluster(1) as cluster:
+        for name, tp in (("a", A0), ("b", B0)):
+            cluster.create(name)
+            cluster.logs[tp].append([b"one"])
+        ScriptedGroup(cluster, [A0, B0])
+        with GroupConsumer(cluster.bootstrap_servers, ["a", "b"], "g", enable_auto_commit=False) as consumer:
+            assert len(consumer.poll(WITHIN_S, 1) + consumer.poll(WITHIN_S, 1)) == 2
+            monkeypatch.setattr(commits, "FRESH_S", 60)
+            consumer.commit(offsets={A0: 1})
+            consumer.commit(offsets={B0: 1})
+            broker = cluster.brokers[1]
+            before = len(broker.requests(MetadataRequest))
+            assert before
+            for tp in (A0, B0) * 5:
+                consumer.commit(offsets={tp: 1})
+            assert len(broker.requests(MetadataRequest)) == before
+
+
+def test_a_broker_that_lags_behind_says_no_former_id_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the present topic is taken for one that has replaced it, until the caller seeks."""
+    asked: list[set[str]] = []
+
+    def lags(_router: Any, expected: dict[str, uuid.UUID], **_named: Any) -> dict[str, uuid.UUID]:
+        asked.append({*expected})
+        return {"a": uuid.uuid4()}
+
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1"])
+        group = ScriptedGroup(cluster, [A0])
+        group.committed[A0] = 1
+        former, present = uuid.uuid4(), cluster.topic_ids["a"]
+        cluster.topic_ids["a"] = former
+
+        def look(*arguments: Any, **named: Any) -> Any:
+            cluster.topic_ids["a"] = present
+            return lags(*arguments, **named)
+
+        monkeypatch.setattr(start_offsets, "find_recreated", look)
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            record = consumer.fetch_record(WITHIN_S)
+        assert record is not None
+        assert (record.offset, asked[0]) == (1, {"a"})

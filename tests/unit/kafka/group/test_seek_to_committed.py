@@ -332,8 +332,11 @@ def test_records_that_were_read_after_a_reset_come_again(committed: int | None) 
         assert broker.committed("g") == {A0: 5}
 
 
-def test_a_reset_that_went_back_counts_until_something_is_committed(group: ScriptedGroup) -> None:
-    """The log ends before the committed offset."""
+@pytest.mark.parametrize("given", [False, True])
+def test_a_reset_that_went_back_counts_until_something_is_committed(
+    group: ScriptedGroup, given: bool
+) -> None:
+    """The log ends before the committed offset. What a transaction was given is not committed yet."""
     group.committed[A0] = 100
     with member(group, auto_offset_reset="latest") as consumer:
         until = Deadline.after_ms(WITHIN_S * 1_000)
@@ -343,8 +346,16 @@ def test_a_reset_that_went_back_counts_until_something_is_committed(group: Scrip
         group.cluster.logs[A0].append([b"4", b"5"])
         assert offsets(fetch(consumer, 2)) == [4, 5]
         for _ in range(2):
+            if given:
+                assert consumer.offsets_to_commit()[A0] == 6
             consumer.seek_to_committed()
             assert offsets(fetch(consumer, 2)) == [4, 5]
+        if given:
+            group.committed[A0] = consumer.offsets_to_commit()[A0]
+            group.cluster.logs[A0].append([b"6"])
+            consumer.seek_to_committed()
+            assert offsets(fetch(consumer, 1)) == [6]
+            return
         consumer.commit(offsets={A0: 5})
         consumer.seek_to_committed()
         assert offsets(fetch(consumer, 1)) == [5]
