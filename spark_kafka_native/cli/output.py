@@ -5,6 +5,7 @@ Names and records are foreign data: control characters in them never reach a ter
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import re
@@ -84,7 +85,7 @@ def print_json(value: Any) -> None:
 
 
 def _is_utf_8(stream: TextIO) -> bool:
-    return (stream.encoding or "").lower().replace("-", "").replace("_", "") == "utf8"
+    return codecs.lookup(stream.encoding or "ascii").name == "utf-8"
 
 
 def table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[str]:

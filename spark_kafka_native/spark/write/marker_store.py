@@ -66,10 +66,10 @@ class Intents(Protocol):
         """Not needed any more."""
 
 
-def replaced(before: BatchIntent | None, now: BatchIntent | None) -> TransactionAbortableError:
-    """The answer to `Intents.last` was too old."""
+def replaced(what: str, before: object, now: object) -> TransactionAbortableError:
+    """The answer about the last intent, or marker, was too old."""
     return TransactionAbortableError(
-        f"the last intent was said to be {before}, and it is {now}: a broker answered that was deposed"
+        f"the last {what} was said to be {before}, and it is {now}: a broker answered that was deposed"
     )
 
 
@@ -147,14 +147,10 @@ class GroupIntents:
         places: Collection[TopicPartition],
         deadline: Deadline,
     ) -> None:
-        router, transaction, job = self._router, self._transaction, self._job
-        _put_alone(router, transaction, job, dict.fromkeys(places, intent.offset()), deadline)
-        # The coordinator that has accepted it knows the intents committed before.
-        now = BatchIntent.newest(decided_offsets(router, job, deadline), job)
+        router, job, offsets = self._router, self._job, dict.fromkeys(places, intent.offset())
+        now = _commit_after(before, BatchIntent.newest, router, self._transaction, job, offsets, deadline)
         if now != before:
-            end_transaction(router, transaction, commit=False, deadline=deadline)
-            raise replaced(before, now)
-        end_transaction(router, transaction, commit=True, deadline=deadline)
+            raise replaced("intent", before, now)
         # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
         # others can see it.
         committed_offsets(router, job, places, deadline)
@@ -175,17 +171,23 @@ def _take_over(router: Router, name: str, timeout_ms: int, deadline: Deadline) -
     )
 
 
-def _put_alone(
+def _commit_after(  # noqa: PLR0913 - one request of them all
+    last: M | None,
+    newest: Callable[[Mapping[TopicPartition, OffsetToCommit], str], M | None],
     router: Router,
     transaction: OpenTransaction,
     group_id: str,
     offsets: Mapping[TopicPartition, OffsetToCommit],
     deadline: Deadline,
-) -> None:
-    """Into a transaction that has nothing else."""
+) -> M | None:
+    """Commit ``offsets`` in a transaction that has nothing else, if ``last`` is the `newest` of the group;
+    returns that, as the coordinator says that has accepted them: it knows those committed before."""
     if transaction.version == 1:
         add_offsets(router, transaction, group_id, deadline)
     commit_offsets_in(router, transaction, GroupMembership(group_id=group_id), offsets, deadline)
+    now = newest(decided_offsets(router, group_id, deadline), group_id)
+    end_transaction(router, transaction, commit=now == last, deadline=deadline)
+    return now
 
 
 class FoundMarker(NamedTuple):
@@ -292,10 +294,7 @@ class GroupMarkers:
             _LOG.info("the marker of %s could not be renewed: %s", name, error)
             return FoundMarker(marker, False)
         if now != marker:
-            raise TransactionAbortableError(
-                f"the last marker of {name} was said to be {marker}, and it is {now}: a broker answered that "
-                "was deposed"
-            )
+            raise replaced(f"marker of {name}", marker, now)
         return FoundMarker(marker, True)
 
     def _renew(
@@ -303,11 +302,8 @@ class GroupMarkers:
     ) -> CommitMarker | None:
         """The last one, as the broker says that has taken this one in."""
         router, name = self._router, transaction.transactional_id
-        places = places_of_last(router, name, deadline)
-        _put_alone(router, transaction, name, dict.fromkeys(places, marker.offset()), deadline)
-        now = CommitMarker.newest(decided_offsets(router, name, deadline), name)
-        end_transaction(router, transaction, commit=now == marker, deadline=deadline)
-        return now
+        again = dict.fromkeys(places_of_last(router, name, deadline), marker.offset())
+        return _commit_after(marker, CommitMarker.newest, router, transaction, name, again, deadline)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""
@@ -504,7 +500,7 @@ class TopicIntents:
         """As `Intents.replace`."""
         offset = self._markers.write_intent(self._producer, self._job, intent, self._deadline)
         if (now := self._markers.last_intent(self._job, self._deadline, offset)) != before:
-            raise replaced(before, now)  # `close` aborts
+            raise replaced("intent", before, now)  # `close` aborts
         self._producer.commit(timeout=self._deadline)
 
     def renew(self, last: BatchIntent) -> None:

@@ -33,7 +33,7 @@ from ....kafka.producer.transactional_producer import TransactionalProducer
 from ....kafka.runtime.deadline import Deadline
 from ...user_messages import inform
 from ..commit_markers import CommitMarker, ReplayError
-from ..marker_store import Markers, close_producer, find_markers
+from ..marker_store import Markers, close_producer, find_markers, replaced
 from ..topics import check_written_topics
 from ..write_options import ExactlyOnce, WriteOptions
 from ..write_task import (
@@ -233,10 +233,7 @@ class _Intent:
         self._producer.begin(timeout=deadline)
         now = self._markers.add(self._producer, job, intent, self._where)
         if now != self._last:  # the transaction is aborted with the producer
-            raise TransactionAbortableError(
-                f"the last intent was said to be {self._last}, and it is {now}: a broker answered that was "
-                "deposed"
-            )
+            raise replaced("intent", self._last, now)
         self._producer.commit(timeout=deadline)
         self._last = intent
         # Coordinators up to Kafka 3.x apply it a moment later. Nothing is committed that it speaks of before
