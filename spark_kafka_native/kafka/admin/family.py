@@ -5,10 +5,12 @@ each.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from ..cluster.coordinators import ask_controller, learn_controller
+from ..cluster.fan_out import ask_each_broker
 from ..cluster.router import Router
 from ..error_code import ErrorCode
 from ..errors import (
@@ -18,6 +20,9 @@ from ..errors import (
     NetworkError,
     UnreachableError,
 )
+from ..model import TopicPartition
+from ..network.connection import Connection
+from ..network.pending_response import PendingResponse
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline, Timeout
 
@@ -68,6 +73,36 @@ class AdminFamily:
             if controller_id is not None and controller_id in self._router.snapshot.brokers:
                 self._router.connection(controller_id, deadline)
         return ask_controller(self._router, request, deadline)
+
+    def _ask_leaders(
+        self,
+        wanted: list[TopicPartition],
+        build: Callable[[list[TopicPartition]], Request[R]],
+        read: Callable[[R], Mapping[TopicPartition, KafkaError]],
+        limit: Deadline,
+    ) -> dict[TopicPartition, KafkaError]:
+        """Ask the leaders of partitions once, side by side; ``build`` gets those of one leader. Returns the
+        errors of partitions: those that ``read`` has found, or why their leader has not answered.
+        """
+        timeout_ms = self._router.config.request_timeout_ms
+        self._router.metadata({tp.topic for tp in wanted}, deadline=limit)
+        failed: dict[TopicPartition, KafkaError] = {}
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
+        for tp, leader in self._router.known_leaders(wanted).items():
+            if isinstance(leader, KafkaError):
+                failed[tp] = leader
+            else:
+                led[leader.node_id].append(tp)
+
+        def ask(node_id: int, connection: Connection) -> PendingResponse[R]:
+            return connection.submit(build(led[node_id]), deadline=limit)
+
+        def take(_node_id: int, pending: PendingResponse[R]) -> None:
+            failed.update(read(pending.result(timeout_ms, limit)))
+
+        for node_id, error in ask_each_broker(self._router, led, ask, take, limit).items():
+            failed.update(dict.fromkeys(led[node_id], error))
+        return failed
 
     def _ask_every_broker(self, ask: Callable[[int], Iterable[T]], what: str, deadline: Deadline) -> list[T]:
         """The results of ``ask`` for each broker of the cluster, each retried until it answers."""

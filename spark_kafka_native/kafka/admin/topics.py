@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..cluster import offsets
-from ..cluster.fan_out import ask_each_broker
 from ..cluster.metadata import Topic
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError, KafkaError
 from ..model import IsolationLevel, OffsetAt, TopicPartition
-from ..network.connection import Connection
-from ..network.pending_response import PendingResponse
 from ..protocol.api.topics import (
     DEFAULT_COUNT,
     CreatableReplicaAssignment,
@@ -209,22 +206,12 @@ class TopicAdmin(AdminFamily):
                 self._router, latest, IsolationLevel.READ_UNCOMMITTED, limit.within_ms(timeout_ms)
             )
             ends.update({tp: one.offset or 0 for tp, one in found.items()})
-        self._router.metadata({tp.topic for tp in wanted}, deadline=limit)
-        by_node: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
-        for tp, leader in self._router.known_leaders([tp for tp in wanted if tp in ends]).items():
-            if isinstance(leader, KafkaError):
-                failed[tp] = leader
-            else:
-                by_node[leader.node_id][tp] = ends[tp]
-
-        def ask(node_id: int, connection: Connection) -> PendingResponse[DeleteRecordsResponse]:
-            return connection.submit(_delete_records(by_node[node_id], limit), deadline=limit)
-
-        def read(node_id: int, pending: PendingResponse[DeleteRecordsResponse]) -> None:
-            failed.update(_read_deleted(pending.result(timeout_ms, limit), by_node[node_id], first))
-
-        for node_id, error in ask_each_broker(self._router, by_node, ask, read, limit).items():
-            failed.update(dict.fromkeys(by_node[node_id], error))
+        failed |= self._ask_leaders(
+            [tp for tp in wanted if tp in ends],
+            lambda led: _delete_records({tp: ends[tp] for tp in led}, limit),
+            lambda response: _read_deleted(response, ends, first),
+            limit,
+        )
         lacks = "the response lacks it"
         return {
             tp: failed.get(tp) or IncompleteResponseError(f"deleting records of {tp}: {lacks}")

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 from ..cluster import offsets
 from ..cluster.coordinators import send_to_coordinator
-from ..cluster.fan_out import ask_each_broker, ask_each_partition
+from ..cluster.fan_out import ask_each_partition
 from ..cluster.router import CoordinatorKey
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
 from ..model import TopicPartition
-from ..network.connection import Connection
-from ..network.pending_response import PendingResponse
 from ..protocol.api.transaction_admin import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -171,24 +169,9 @@ class TransactionAdmin(AdminFamily):
         limit: Deadline,
     ) -> dict[TopicPartition, KafkaError]:
         """One round: put the responses into ``found``; returns the errors of the other partitions."""
-        failed: dict[TopicPartition, KafkaError] = {}
-        led: dict[int, list[TopicPartition]] = defaultdict(list)
-        timeout_ms = self._router.config.request_timeout_ms
-        self._router.metadata({tp.topic for tp in wanted}, deadline=limit)
-        for tp, leader in self._router.known_leaders(wanted).items():
-            if isinstance(leader, KafkaError):
-                failed[tp] = leader
-            else:
-                led[leader.node_id].append(tp)
-
-        def ask(node_id: int, connection: Connection) -> PendingResponse[DescribeProducersResponse]:
-            return connection.submit(_describe_producers(led[node_id]), deadline=limit)
-
-        def read(_node_id: int, pending: PendingResponse[DescribeProducersResponse]) -> None:
-            failed.update(_read_producers(pending.result(timeout_ms, limit), found))
-
-        for node_id, error in ask_each_broker(self._router, led, ask, read, limit).items():
-            failed.update(dict.fromkeys(led[node_id], error))
+        failed = self._ask_leaders(
+            wanted, _describe_producers, lambda response: _read_producers(response, found), limit
+        )
         lacks = "the leader's response lacks it"
         return {
             tp: failed.get(tp) or IncompleteResponseError(f"producers of {tp}: {lacks}")

@@ -171,7 +171,7 @@ def _take_over(router: Router, name: str, timeout_ms: int, deadline: Deadline) -
     )
 
 
-def _commit_after(  # noqa: PLR0913 - one request of them all
+def _commit_after(  # noqa: PLR0913 - all that one commit takes
     last: M | None,
     newest: Callable[[Mapping[TopicPartition, OffsetToCommit], str], M | None],
     router: Router,
