@@ -44,7 +44,7 @@ USERS = {
     "umlaut": "pässwörd=with_marks",
 }
 LISTENERS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-SESSION_MS = 1500
+SESSION_MS = 3_000
 LIMIT_S = 60
 """socket.connection.setup.timeout.ms: no refusal may take longer, however long one may try."""
 
