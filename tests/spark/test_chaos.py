@@ -33,7 +33,7 @@ import pytest
 from support.brokers.in_sync import await_in_sync, await_partitions
 from support.chaos.spark_jobs import COMMIT_POINTS, Job
 from support.exactly_once.nemesis import SETTINGS, process
-from support.exactly_once.read_committed import read_messages
+from support.exactly_once.read_committed import await_committed, read_messages
 from support.hooks.fresh_seeds import try_seeds
 from support.waiting import eventually
 
@@ -326,6 +326,8 @@ class Round:
     def wrong(self, rows: list[tuple[int, int, str]] | None) -> list[str]:
         """The defects of the written records, or of ``rows``, as another client sees the topic."""
         topic = self.topics[-1]
+        if self.job.once:
+            await_committed(self.job.bootstrap_servers, topic, PARTITIONS, timeout_s=PATIENCE_S)
         log = read_messages(self.job.bootstrap_servers, topic, PARTITIONS, timeout_s=PATIENCE_S)
         there = [
             (one.partition(), one.offset(), one.key(), one.value()) for some in log.values() for one in some
