@@ -31,6 +31,9 @@ def await_partitions(kafka: Any, topic: str, count: int) -> None:
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
 
     def known(node_id: int) -> bool:
+        router.metadata((topic,), refresh=True)
+        if node_id not in router.snapshot.brokers:  # it was paused, and is not back yet
+            return False
         (found,) = router.send_to(node_id, request, router.deadline()).topics
         return len(found.partitions) == count
 
