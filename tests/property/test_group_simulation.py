@@ -28,7 +28,6 @@ from spark_kafka_native.kafka.group.assignors import (
     SubscribedMember,
 )
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership
-from spark_kafka_native.kafka.group.commits import Progress
 from spark_kafka_native.kafka.group.consumer_membership import ConsumerMembership
 from spark_kafka_native.kafka.group.membership import (
     Ask,
@@ -38,6 +37,7 @@ from spark_kafka_native.kafka.group.membership import (
     Membership,
     MembershipRules,
 )
+from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api import group_membership
 from spark_kafka_native.kafka.runtime.retry import Backoff

@@ -1,8 +1,7 @@
-"""The offset commits of a group consumer: which offsets may be committed, when, and in which order.
+"""The offset commits of a group consumer: when they are made, and in which order.
 
-`Progress` records the offsets that were handed out in the current assignment and decides which a commit may
-contain (no I/O). `CommitQueue` sends commits one at a time, in a thread of its own. `Commits` stands in front
-of both, for the caller's thread: explicit commits, automatic commits, and offsets for a transaction.
+`CommitQueue` sends commits one at a time, in a thread of its own. `Commits` stands in front of it and of
+`Progress`, for the caller's thread: explicit commits, automatic commits, and offsets for a transaction.
 """
 
 from __future__ import annotations
@@ -37,12 +36,9 @@ from .committed_offsets import build_offset_commit, refusals
 from .group_config import GroupConfig
 from .membership import Identity
 from .pending_commit import PendingCommit, Then
+from .progress import Offsets, Places, Progress
 
 _LOG = logging.getLogger("spark_kafka_native.group")
-
-Offsets = Mapping[TopicPartition, int]
-Places = Mapping[TopicPartition, object]
-"""Those of `Progress.places`."""
 
 TopicIds = Mapping[TopicPartition, UUID]
 
@@ -68,212 +64,6 @@ _TOO_LATE = frozenset(
         ErrorCode.FENCED_MEMBER_EPOCH,
     )
 )
-
-
-@dataclass(slots=True)
-class _Partition:
-    start: int
-    """Where reading began, with this assignment or the last `seek`."""
-    handed_out: int
-    """The offset after the last record that was handed out."""
-    committed: int | None
-    """The group's committed offset; None if there is none to compare with (nothing committed, or a seek)."""
-    in_transaction: int = 0
-    """The offset that was given to a transaction; only the caller knows if the transaction committed."""
-    kept: int | None = None
-    """An offset from before the last `seek` that may be committed, too."""
-
-    @property
-    def uncommitted(self) -> bool:
-        """True if records were handed out that were neither committed nor given to a transaction."""
-        return self.handed_out > max(self.start, self.committed or 0, self.in_transaction)
-
-
-class Progress:
-    """For each assigned partition: the offsets that were handed out and the group's committed offset.
-
-    It decides what a commit may contain; it does no I/O. One for each consumer. Any thread may use it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._partitions: dict[TopicPartition, _Partition] = {}
-        self._dropped_uncommitted: set[TopicPartition] = set()
-
-    def begin(
-        self, topic_partition: TopicPartition, start: int, committed: int | None, kept: int | None = None
-    ) -> None:
-        """Reading of a partition begins at ``start``; ``kept`` may be committed, too."""
-        with self._lock:
-            self._partitions[topic_partition] = _Partition(start, start, committed, kept=kept)
-
-    def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> bool:
-        """Everything in ``[from_offset, next_offset)`` was handed out.
-
-        Returns True if reading went back, because ``auto.offset.reset`` applied where the log lacks the
-        position. Commits go back with it: otherwise another member would continue at the old offset and skip
-        the records that are written up to it.
-        """
-        with self._lock:
-            partition = self._partitions.get(topic_partition)
-            if partition is None:
-                return False
-            if back := from_offset < partition.handed_out:
-                self._partitions[topic_partition] = _Partition(from_offset, next_offset, None)
-            else:
-                partition.handed_out = max(partition.handed_out, next_offset)
-            return back
-
-    def nothing_committed(self, topic_partition: TopicPartition) -> bool:
-        """True if nothing was committed since reading began or went back, but perhaps in a transaction."""
-        with self._lock:
-            partition = self._partitions.get(topic_partition)
-            return partition is None or partition.committed is None
-
-    def in_transaction(self, topic_partition: TopicPartition) -> int:
-        """The last offset that was given to a transaction since then; 0 if there is none."""
-        with self._lock:
-            partition = self._partitions.get(topic_partition)
-            return 0 if partition is None else partition.in_transaction
-
-    def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """Those of the offsets that `check` lets pass."""
-        with self._lock:
-            return {tp: offset for tp, offset in offsets.items() if self._allows(tp, offset)}
-
-    def _allows(self, topic_partition: TopicPartition, offset: int) -> bool:
-        partition = self._partitions.get(topic_partition)
-        if partition is None:
-            return False
-        return partition.start <= offset <= partition.handed_out or offset == partition.kept
-
-    def moved(self, positions: Offsets) -> set[TopicPartition]:
-        """The partitions that are not read from where reading began any more, by their ``positions``."""
-        with self._lock:
-            return {
-                topic_partition
-                for topic_partition, position in positions.items()
-                if (partition := self._partitions.get(topic_partition)) and position != partition.start
-            }
-
-    def given_back(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Records from ``offset`` on did not reach the caller, and will be handed out again."""
-        with self._lock:
-            partition = self._partitions.get(topic_partition)
-            if partition is not None:
-                partition.handed_out = max(partition.start, min(partition.handed_out, offset))
-
-    def sought(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
-        """The caller continues at ``offset``, and may commit offsets before the last commit; and ``kept``."""
-        with self._lock:
-            if topic_partition in self._partitions:
-                self._partitions[topic_partition] = _Partition(offset, offset, None, kept=kept)
-
-    def to_keep(self, topic_partition: TopicPartition, offset: int, start: int | None) -> int | None:
-        """The last offset up to ``offset`` that a commit may contain after a `seek` to there, if the group
-        lacks it: the end of the records that were handed out, or else a ``start`` that is to be committed.
-        """
-        with self._lock:
-            partition = self._partitions.get(topic_partition)
-            done, committed = start, None
-            if partition is not None:
-                committed = partition.committed
-                if partition.handed_out > partition.start:
-                    done = partition.handed_out
-            if done is None:
-                return None
-            kept = min(done, offset)
-            return kept if committed is None or kept > committed else None
-
-    def restart(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Reading will begin anew at the committed offsets; until then nothing of them can be committed.
-
-        Also forgets which partitions were dropped: the transaction that used their records is aborted.
-        """
-        with self._lock:
-            for topic_partition in topic_partitions:
-                self._partitions.pop(topic_partition, None)
-            self._dropped_uncommitted.clear()
-
-    def drop(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """They are no longer assigned."""
-        with self._lock:
-            for topic_partition in topic_partitions:
-                partition = self._partitions.pop(topic_partition, None)
-                if partition is not None and partition.uncommitted:
-                    self._dropped_uncommitted.add(topic_partition)
-
-    def take_dropped_uncommitted(self) -> frozenset[TopicPartition]:
-        """The partitions that were dropped, since the last call, with records that were handed out and not
-        committed: another member reads these records again.
-        """
-        with self._lock:
-            found, self._dropped_uncommitted = self._dropped_uncommitted, set()
-            return frozenset(found)
-
-    def given_to_transaction(self, offsets: Offsets) -> None:
-        """A transaction is going to commit them."""
-        with self._lock:
-            for topic_partition, offset in offsets.items():
-                if (partition := self._partitions.get(topic_partition)) is not None:
-                    partition.in_transaction = offset
-
-    def check(self, offsets: Offsets) -> None:
-        """Raises `CommitFailedError` for an offset outside the records that were handed out in the current
-        assignment: they belong to an older generation, or were never read.
-        """
-        with self._lock:
-            for topic_partition, offset in offsets.items():
-                partition = self._partitions.get(topic_partition)
-                if partition is None:
-                    raise CommitFailedError(
-                        f"{topic_partition} is not assigned to this consumer (any more): offset {offset} was "
-                        "not committed, and another one may read the records before it again"
-                    )
-                if not self._allows(topic_partition, offset):
-                    raise CommitFailedError(
-                        f"{topic_partition}: offset {offset} was not committed, as since the partition was "
-                        f"assigned only offsets {partition.start} to {partition.handed_out} were read; the "
-                        "record is of an earlier assignment, and others may have gone on since"
-                    )
-
-    def ahead(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """The offsets that are ahead of the committed ones: a commit never goes back."""
-        with self._lock:
-            found = {}
-            for topic_partition, offset in offsets.items():
-                partition = self._partitions.get(topic_partition)
-                if partition is None or partition.committed is None or offset > partition.committed:
-                    found[topic_partition] = offset
-            return found
-
-    def spans(self, offsets: Offsets) -> dict[TopicPartition, tuple[int, int]]:
-        """For each partition the offsets that committing ``offsets`` adds, from and until."""
-        with self._lock:
-            found = {}
-            for topic_partition, offset in offsets.items():
-                if (partition := self._partitions.get(topic_partition)) is not None:
-                    begin = partition.start if partition.committed is None else partition.committed
-                    found[topic_partition] = (min(begin, offset), offset)
-            return found
-
-    def places(self, offsets: Offsets) -> Places:
-        """What `committed` takes: for each partition, another object after it was moved."""
-        with self._lock:
-            return {topic_partition: self._partitions.get(topic_partition) for topic_partition in offsets}
-
-    def committed(self, offsets: Offsets, places: Places) -> None:
-        """The coordinator has committed them; they had these `places` when that was asked for. It says
-        nothing about a partition that was moved meanwhile, or of which records were given back: commits may
-        go back there.
-        """
-        with self._lock:
-            for topic_partition, offset in offsets.items():
-                partition = self._partitions.get(topic_partition)
-                if partition is None or partition is not places[topic_partition]:
-                    continue
-                if offset <= partition.handed_out:
-                    partition.committed = offset
 
 
 @dataclass(frozen=True, slots=True)

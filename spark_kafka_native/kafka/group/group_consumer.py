@@ -32,10 +32,11 @@ from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, Observed
 from ..runtime.deadline import Deadline
 from ..runtime.signal_safe_close import closed_late, within_handler
-from .commits import CommitQueue, Commits, Progress, partitions_named
+from .commits import CommitQueue, Commits, partitions_named
 from .committed_offsets import committed_offsets
 from .group_config import GroupConfig, Subscription, Topics
 from .membership_thread import new_member
+from .progress import Progress
 from .rebalance import OnChange, Rebalance, RebalanceCallbacks
 from .start_offsets import StartOffsets
 

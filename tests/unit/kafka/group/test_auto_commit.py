@@ -11,10 +11,11 @@ import pytest
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.group import commits
-from spark_kafka_native.kafka.group.commits import Commits, Progress
+from spark_kafka_native.kafka.group.commits import Commits
 from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
+from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker

@@ -17,10 +17,11 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError
-from spark_kafka_native.kafka.group.commits import CommitQueue, Progress
+from spark_kafka_native.kafka.group.commits import CommitQueue
 from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Identity
+from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, HeartbeatResponse
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest

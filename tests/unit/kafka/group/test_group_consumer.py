@@ -30,10 +30,10 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, ConsumerClosedError, KafkaError
 from spark_kafka_native.kafka.group import rebalance
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
-from spark_kafka_native.kafka.group.commits import Offsets
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
 from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
+from spark_kafka_native.kafka.group.progress import Offsets
 from spark_kafka_native.kafka.group.rebalance import RebalanceCallbacks
 from spark_kafka_native.kafka.model import Record, TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns

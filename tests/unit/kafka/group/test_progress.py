@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_native.kafka.errors import CommitFailedError
-from spark_kafka_native.kafka.group.commits import Progress
+from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 
 A0 = TopicPartition("a", 0)
