@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -24,13 +25,17 @@ _UNKNOWN_S: Final = 60.0
 """Until then a schema that the registry does not have is not asked for again."""
 _FOLLOWER_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """A node of a registry that gave an id may be ahead of the one that is asked for the schema."""
+_CONTEXT: Final = re.compile(r":\.[^:]*:")
+"""What a subject in a context begins with: each context counts its own ids."""
 
 
 class SchemaRegistry:
     """A schema registry. Any thread may use it, also one of a forked process."""
 
-    def __init__(self, client: RegistryClient) -> None:
+    def __init__(self, client: RegistryClient, context: str = "") -> None:
+        """``context``: that of ids and of subjects without one, as ``:.name:``; empty for the default."""
         self._client = client
+        self._context = context
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._kept: OrderedDict[str, RegisteredSchema] = OrderedDict()
@@ -41,8 +46,8 @@ class SchemaRegistry:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> SchemaRegistry | None:
-        """The registry that the settings ``registry.*`` name, the same one each time; None without
-        ``registry.url``. Raises `RegistryError`."""
+        """The registry that the settings ``registry.*`` name, in the context of ``subject``, the same one
+        each time; None without ``registry.url``. Raises `RegistryError`."""
         if "registry.url" in settings:
             return _shared(_own(settings))
         if "schemaidin" in settings:
@@ -66,18 +71,18 @@ class SchemaRegistry:
 
     def schema(self, id: int) -> RegisteredSchema:
         """The schema with this id. Raises `UnknownSchemaError` or another `RegistryError`."""
-        return self._keep(_path_of(id), f"schema with id {id}", {"id": id})
+        return self._keep(self._path_of(id), f"schema with id {id}", {"id": id})
 
     def schema_just_given(self, id: int) -> RegisteredSchema:
         """The schema with an id that `register` or `lookup` has returned: one that is unknown is asked for
         again, for some seconds. Raises as `schema`."""
         for pause_s in _FOLLOWER_PAUSES_S:
-            self._unknown.pop(_path_of(id), None)  # that was before
+            self._unknown.pop(self._path_of(id), None)  # that was before
             try:
                 return self.schema(id)
             except UnknownSchemaError:
                 sleep(pause_s)
-        self._unknown.pop(_path_of(id), None)
+        self._unknown.pop(self._path_of(id), None)
         return self.schema(id)
 
     def schema_of_guid(self, guid: str) -> RegisteredSchema:
@@ -115,6 +120,11 @@ class SchemaRegistry:
         """
         what = f"id for a new {type} schema under subject {subject!r}"
         return self._id(self._client.ask(what, _versions_of(subject), _body(text, type, references)), what)
+
+    def _path_of(self, id: int) -> str:
+        # Without it the id is one of the default context, and most often another schema.
+        asked = f"?subject={_quoted(self._context)}" if self._context else ""
+        return f"/schemas/ids/{id}{asked}"
 
     def _keep(self, path: str, what: str, known: Mapping[str, Any]) -> RegisteredSchema:
         """The schema at ``path``, from the cache or from the registry."""
@@ -165,26 +175,29 @@ class SchemaRegistry:
         found |= {name: answer[name] for name in ("guid",) if isinstance(answer.get(name), str)}
         if "subject" in known and "id" not in found:
             raise RegistryError(f"The {where} makes no sense: it has no id")
-        references = self._references(answer.get("references") or [], where, chain)
+        context = _context_of(known.get("subject", "")) or self._context
+        references = self._references(answer.get("references") or [], where, context, chain)
         return RegisteredSchema(type=kind, text=text, references=references, **{**found, **known})
 
-    def _references(self, given: Any, where: str, chain: _Chain) -> tuple[SchemaReference, ...]:
+    def _references(self, given: Any, where: str, context: str, chain: _Chain) -> tuple[SchemaReference, ...]:
         if not isinstance(given, list) or (given and len(chain.paths) > _MAX_REFERENCE_DEPTH):
             raise RegistryError(f"The {where} has references that make no sense, or are nested too deep")
         found: list[SchemaReference] = []
         count = 0
         for one in given:
-            found.append(self._reference(one, where, chain))
+            found.append(self._reference(one, where, context, chain))
             count += 1 + found[-1].schema.reference_count
             if count > MAX_REFERENCES:
                 raise RegistryError(f"The {where} has more than {MAX_REFERENCES} references")
         return tuple(found)
 
-    def _reference(self, given: Any, where: str, chain: _Chain) -> SchemaReference:
+    def _reference(self, given: Any, where: str, context: str, chain: _Chain) -> SchemaReference:
+        """``context``: that of the schema with this reference, and of a subject that names none."""
         place = given if isinstance(given, dict) else {}
         name, subject, version = (place.get(key) for key in ("name", "subject", "version"))
         if not isinstance(name, str) or not isinstance(subject, str) or not _is_number(version):
             raise RegistryError(f"The {where} has a reference without name, subject and version")
+        subject = subject if _context_of(subject) else f"{context}{subject}"
         path = f"{_versions_of(subject)}/{version}"
         if path in chain.paths:
             raise RegistryError(f"The {where} has references in a circle, by way of subject {subject!r}")
@@ -221,26 +234,33 @@ _MAX_REGISTRIES: Final = 16
 
 
 def _own(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(one for one in settings.items() if one[0].startswith("registry.")))
+    own = {name: text for name, text in settings.items() if name.startswith("registry.")}
+    return tuple(sorted({**own, "context": _context_of(settings.get("subject", ""))}.items()))
+
+
+def _context_of(subject: str) -> str:
+    """Empty for a subject that names none."""
+    found = _CONTEXT.match(subject.strip())
+    return found[0] if found else ""
 
 
 def _shared(settings: tuple[tuple[str, str], ...]) -> SchemaRegistry:
     found = _registries.get(settings)
     if found is None:
         # Two threads at once: the first one's registry stays.
-        found = _registries.setdefault(settings, SchemaRegistry(parse_client(dict(settings))))
+        found = _registries.setdefault(settings, _made(dict(settings)))
         while len(_registries) > _MAX_REGISTRIES:
             _registries.popitem(last=False)
     return found
 
 
+def _made(own: Mapping[str, str]) -> SchemaRegistry:
+    return SchemaRegistry(parse_client(own), own["context"])
+
+
 def _quoted(name: str) -> str:
     # `replace`: JSON may have half of a surrogate pair.
     return quote(name, safe="", errors="replace")
-
-
-def _path_of(id: int) -> str:
-    return f"/schemas/ids/{id}"
 
 
 def _versions_of(subject: str) -> str:

@@ -97,6 +97,34 @@ def test_references_are_looked_up_too() -> None:
         assert again.references[0].schema.references[0].schema.text == '"int"'
 
 
+def test_ids_of_a_context_are_asked_for_in_that_context() -> None:
+    """Each context counts its own: another schema was read and written without a word."""
+    refer = [{"name": "n", "subject": "b", "version": 1}, {"name": "m", "subject": ":.x:c", "version": 1}]
+    answers = {
+        "/schemas/ids/1": {"schema": LONG},
+        "/schemas/ids/1?subject=%3A.stg%3A": {"schema": '"int"', "references": refer},
+        "/subjects/%3A.stg%3Ab/versions/1": version(2, '"float"'),
+        "/subjects/%3A.x%3Ac/versions/1": version(
+            3, '"bytes"', references=[{"name": "o", "subject": "d", "version": 1}]
+        ),
+        "/subjects/%3A.x%3Ad/versions/1": version(4, '"string"'),
+    }
+    with registry(answers) as (default, served):
+        of = lambda subject: SchemaRegistry.from_settings({"registry.url": served.url, "subject": subject})  # noqa: E731
+        staged = of(" :.stg:orders-value ")
+        assert staged is not None
+        assert (default.schema(1).text, staged.schema(1).text) == (LONG, '"int"')
+        assert staged.schema_just_given(1).text == '"int"'
+        assert [one.schema.text for one in staged.schema(1).all_references()] == [
+            '"float"', '"string"', '"bytes"'
+        ]  # fmt: skip
+        assert of(":.stg:other") is staged
+        assert of("orders-value") is of(":orders") is default
+        with pytest.raises(UnknownSchemaError):
+            staged.schema(7)
+        assert served.paths[-1] == "/schemas/ids/7?subject=%3A.stg%3A"
+
+
 def test_references_in_a_circle() -> None:
     refer = [{"name": "x", "subject": "b", "version": 1}]
     with (
