@@ -32,10 +32,12 @@ _CONTEXT: Final = re.compile(r":\.[^:]*:")
 class SchemaRegistry:
     """A schema registry. Any thread may use it, also one of a forked process."""
 
-    def __init__(self, client: RegistryClient, context: str = "") -> None:
-        """``context``: that of ids and of subjects without one, as ``:.name:``; empty for the default."""
+    def __init__(self, client: RegistryClient, own: tuple[tuple[str, str], ...] = ()) -> None:
+        """``own``: the settings ``registry.*``, and the ``context`` of ids, as ``:.name:``, empty for the
+        default."""
         self._client = client
-        self._context = context
+        self._settings = own
+        self._context = dict(own).get("context", "")
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._kept: OrderedDict[str, RegisteredSchema] = OrderedDict()
@@ -55,14 +57,17 @@ class SchemaRegistry:
             raise RegistryError(f"{name} has no effect without registry.url")
         return None
 
-    def renew(self, settings: Mapping[str, str]) -> None:
-        """Log in as ``settings`` say from now on, and be the registry that they name. Raises
-        `RegistryError`."""
+    def renew(self, settings: Mapping[str, str]) -> bool:
+        """Log in as ``settings`` say from now on, and be the registry that they name. False if it does so
+        already. Raises `RegistryError`."""
         own = _own(settings)
-        self._client = parse_client(dict(own))
+        if own == self._settings:
+            return False
+        self._client, self._settings = parse_client(dict(own)), own
         for known in [key for key, one in list(_registries.items()) if one is self]:
             _registries.pop(known, None)
         _registries.setdefault(own, self)
+        return True
 
     @property
     def url(self) -> str:
@@ -248,14 +253,10 @@ def _shared(settings: tuple[tuple[str, str], ...]) -> SchemaRegistry:
     found = _registries.get(settings)
     if found is None:
         # Two threads at once: the first one's registry stays.
-        found = _registries.setdefault(settings, _made(dict(settings)))
+        found = _registries.setdefault(settings, SchemaRegistry(parse_client(dict(settings)), settings))
         while len(_registries) > _MAX_REGISTRIES:
             _registries.popitem(last=False)
     return found
-
-
-def _made(own: Mapping[str, str]) -> SchemaRegistry:
-    return SchemaRegistry(parse_client(own), own["context"])
 
 
 def _quoted(name: str) -> str:

@@ -68,8 +68,8 @@ class RecordTyping:
                     self._formats[payload] = self._given[payload].with_settings(resolve_registry)
         self._decoders: dict[tuple[str, str], tuple[Decoder, pa.DataType]] = {}
         """By payload and topic."""
-        self._registries: dict[str, SchemaRegistry] = {}
-        """That decoders use, by payload."""
+        self._registries: dict[str, list[SchemaRegistry]] = {}
+        """That decoders use, by payload: one that was looked up with other credentials is another object."""
 
     def decode(self, fetched: FetchedRecords) -> tuple[TypedRecords, FetchedRecords | None]:
         """``fetched`` decoded, and those of the records that are to be read again: with ``failfast`` the bad
@@ -112,13 +112,12 @@ class RecordTyping:
     def _has_renewed_login(self, payload: str) -> bool:
         """Read the references to the credentials again: a consumer outlives a token. The decoders stay, and
         with them the schemas. False if they say the same as before."""
-        registry = self._registries.get(payload)
         renewed = self._given[payload].with_settings(resolve_registry)
-        if registry is None or renewed == self._formats[payload]:
-            return False
-        registry.renew(dict(renewed.settings))
+        is_new = renewed != self._formats[payload]
         self._formats[payload] = renewed
-        return True
+        # All of them, and even if the format knows the credentials: another consumer may share one.
+        changed = [one.renew(dict(renewed.settings)) for one in self._registries.get(payload, ())]
+        return is_new or any(changed)
 
     def _decoded_once(self, fetched: FetchedRecords, payload: str, given: ColumnFormat) -> Decoded:
         from ...formats import HeaderDecoder, header_ids
@@ -132,8 +131,9 @@ class RecordTyping:
         if (payload, topic) not in self._decoders:
             settings = dict(given.settings)
             registry = SchemaRegistry.from_settings(settings) if "registry.url" in settings else None
-            if registry is not None:
-                self._registries[payload] = registry
+            known = self._registries.setdefault(payload, [])
+            if registry is not None and registry not in known:
+                known.append(registry)
             self._decoders[payload, topic] = given.decoder(payload, topic)
         decoder, kind = self._decoders[payload, topic]
         ids = None

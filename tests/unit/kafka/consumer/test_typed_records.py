@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.http_server import Asked, serving
 
 from spark_kafka_native.formats import ColumnFormat
+from spark_kafka_native.formats.registry import frame_id
 from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
+from spark_kafka_native.kafka.consumer.typed_records import RecordTyping
 from spark_kafka_native.kafka.errors import ConfigError, MalformedRecordError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.producer import Producer
@@ -160,6 +165,56 @@ def test_a_token_that_was_replaced_in_its_file(tmp_path: Path) -> None:
                 token.write_text(renewed)
                 assert ids(consumer) == [id]
                 assert ids(other) == [id]
+
+
+def _fetched(topic: str, key_id: int, value_id: int) -> FetchedRecords:
+    """One record, key and value of which are the number 1 in Avro, under these schemas."""
+    key, value = (pa.array([frame_id(id) + b"\2"], pa.binary()) for id in (key_id, value_id))
+    headers = pa.nulls(1, columns.HEADERS_TYPE)
+    return FetchedRecords(
+        topic_partition=TopicPartition(topic, 0),
+        columns=columns.RecordColumns(length=1, offset=np.array([0]), key=key, value=value, headers=headers),
+        from_offset=0,
+        next_offset=1,
+        log_start_offset=0,
+        high_watermark=1,
+        last_stable_offset=1,
+    )
+
+
+@pytest.mark.parametrize("payloads", [("value",), ("key", "value")])
+def test_a_token_that_is_replaced_again_and_again(tmp_path: Path, payloads: tuple[str, ...]) -> None:
+    """Decoders of another topic, and those of another consumer, may have another login to the same registry:
+    one of them was left with an old token for ever."""
+    token = tmp_path / "token"
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        if asked.headers.get("Authorization") != f"Bearer {token.read_text()}":
+            return 401, {}, {"error_code": 401, "message": "Unauthorized"}
+        return 200, {}, {"schema": '"long"'}
+
+    token.write_text("0")
+    with serving(answer) as served:
+        settings = {"registry.url": served.url, "registry.token": f"file:{token}"}
+        avro = ColumnFormat("avro", '"long"', settings)
+        ids = itertools.count(1)
+
+        def read(reader: RecordTyping, topic: str, key_id: int, value_id: int) -> None:
+            found, _ = reader.decode(_fetched(topic, key_id, value_id))
+            assert found.batch["value"].to_pylist() == [1]
+
+        first = RecordTyping(dict.fromkeys(payloads, avro), "failfast")
+        read(first, "a", 1_000, next(ids))
+        readers = [first]
+        for turn in range(1, 4):
+            token.write_text(str(turn))
+            readers.append(RecordTyping(dict.fromkeys(payloads, avro), "failfast"))
+            read(readers[-1], "a", 1_000, next(ids))
+            for reader in readers:
+                read(reader, "a", next(ids), 1_000)
+                read(reader, "b", 1_000, next(ids))
+                read(reader, f"new-{turn}", 1_000, next(ids))
+                read(reader, "a", 1_000, next(ids))
 
 
 @pytest.mark.parametrize("mode", ["failfast", "permissive", "dropmalformed"])
