@@ -11,6 +11,7 @@ import pyarrow as pa
 from .ddl import parse_ddl
 from .errors import FormatError
 from .format import Decoder, Encoder, SchemaFormat, is_own_schema, load_format
+from .plain_types import nulls_as
 
 
 @dataclass(frozen=True, init=False)
@@ -72,6 +73,11 @@ class ColumnFormat:
         if kind is None:
             raise FormatError("a schema is needed, such as 'id bigint, name string'")
         return found.decoder(kind, known), kind
+
+    def typed(self, rows: pa.Array) -> pa.Array:
+        """``rows`` with the type that was given for fields of type null: data frames have that for a column
+        without values, and the next batch another type."""
+        return rows if self.type is None else nulls_as(rows, self.type)
 
     def encoder(self, kind: pa.DataType, payload: str, topic: str | None) -> Encoder:
         """An encoder of rows of ``kind``; the schema under which they are written is looked up now. Raises

@@ -153,17 +153,34 @@ def nulls_as_text(array: pa.Array) -> pa.Array:
     return array if kind == array.type else _converted(array, kind)
 
 
+def nulls_as(array: pa.Array, given: Any) -> pa.Array:
+    """``array`` as ``given``, if that differs only where ``array`` has Arrow's type null."""
+    if array.type == given or type_for_null(array.type, given) != given:
+        return array
+    return _converted(array, given)
+
+
 def text_for_null(kind: Any) -> Any:
     """``kind`` with text in place of null, the type that data frames give to a column without a value."""
+    return type_for_null(kind, None)
+
+
+def type_for_null(kind: Any, given: Any) -> Any:
+    """``kind`` with the type that ``given`` has at the same place instead of null; text where it has none."""
     types = pa.types
     if types.is_null(kind):
-        return pa.string()
+        return pa.string() if given is None else given
     if types.is_struct(kind):
-        return pa.struct([one.with_type(text_for_null(one.type)) for one in kind])
+        is_like = given is not None and types.is_struct(given) and len(given) == len(kind)
+        others = [one.type for one in given] if is_like else [None] * len(kind)
+        fields = zip(kind, others, strict=True)
+        return pa.struct([one.with_type(type_for_null(one.type, other)) for one, other in fields])
     if types.is_map(kind):
-        return pa.map_(kind.key_field, kind.item_field.with_type(text_for_null(kind.item_type)))
+        other = given.item_type if given is not None and types.is_map(given) else None
+        return pa.map_(kind.key_field, kind.item_field.with_type(type_for_null(kind.item_type, other)))
     if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(text_for_null(kind.value_type)))
+        other = given.value_type if given is not None and types.is_list(given) else None
+        return pa.list_(kind.value_field.with_type(type_for_null(kind.value_type, other)))
     return kind
 
 

@@ -79,6 +79,7 @@ class ColumnEncoding:
         rows = in_one_piece(column, payload)
         try:
             rows = as_plain(rows)
+            rows = rows if isinstance(given, str) else given.typed(rows)
             place = (given, payload, topic, rows.type)
             if place not in self._encoders:
                 known = ColumnFormat.of(given).with_settings(resolve_registry)

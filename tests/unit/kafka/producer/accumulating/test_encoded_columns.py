@@ -115,6 +115,42 @@ def test_each_topic_payload_and_type_has_a_schema_of_its_own(lookups: list[tuple
     ]
 
 
+@pytest.mark.parametrize("name", ["json", "avro", "csv"])
+def test_a_column_without_values_has_the_type_that_is_given(
+    name: str, lookups: list[tuple[Any, ...]]
+) -> None:
+    """Data frames call it null, and another batch has its type."""
+    ddl = "id bigint, n string" + (
+        "" if name == "csv" else ", s struct<a: bigint, b: date>, l array<struct<x: int>>, m map<string, int>"
+    )
+    kind = ColumnFormat(name, ddl).type
+    assert kind is not None
+    of_nulls = {
+        "id": pa.int64(), "n": pa.null(), "s": pa.struct([("a", pa.int64()), ("b", pa.null())]),
+        "l": pa.list_(pa.struct([("x", pa.null())])), "m": pa.map_(pa.string(), pa.null()),
+    }  # fmt: skip
+    row = {"id": 1, "n": None, "s": {"a": 2, "b": None}, "l": [{"x": None}, None], "m": [("k", None)]}
+    row = {one.name: row[one.name] for one in kind}
+    given = pa.array([row, None, {**row, "id": 3}], pa.struct([(one, of_nulls[one]) for one in row]))
+    encoding = ColumnEncoding()
+    for start in (0, 1):
+        rows = [given[start:], pa.array(given.to_pylist(), kind)[start:]]
+        made = [
+            encoding.encode(pa.table({"value": one}), "t", {"value": ColumnFormat(name, ddl)})["value"]
+            for one in rows
+        ]
+        assert made[0].to_pylist() == made[1].to_pylist()
+        assert made[0].null_count == 1
+    assert lookups == [("value", "t", kind)]
+
+
+def test_a_column_without_values_where_no_null_may_be() -> None:
+    given = pa.table({"value": pa.array([{"n": None}], pa.struct([("n", pa.null())]))})
+    for kind in (pa.struct([pa.field("n", pa.int64(), nullable=False)]), pa.struct([("other", pa.int64())])):
+        with pytest.raises(ConfigError, match="the rows are struct<n: null>, and the schema says struct<"):
+            ColumnEncoding().encode(given, "t", {"value": ColumnFormat("json", kind)})
+
+
 def test_two_columns_of_the_name_are_refused() -> None:
     twice = pa.record_batch([STRUCTS, STRUCTS], names=["value", "value"])
     with pytest.raises(RecordError, match="value_format: there are 2 columns 'value'"):
