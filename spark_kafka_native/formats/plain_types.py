@@ -184,6 +184,22 @@ def type_for_null(kind: Any, given: Any) -> Any:
     return kind
 
 
+def place_of_null(kind: Any, place: str = "") -> str | None:
+    """Where in ``kind`` the type null is, for people; None if it is nowhere."""
+    types = pa.types
+    parts = []
+    if types.is_null(kind):
+        return place
+    if types.is_struct(kind):
+        parts = [(one.type, f"{place}.{one.name}" if place else one.name) for one in kind]
+    elif types.is_map(kind):
+        parts = [(kind.item_type, f"{place}{{}}")]
+    elif types.is_list(kind):
+        parts = [(kind.value_type, f"{place}[]")]
+    found = (place_of_null(one, where) for one, where in parts)
+    return next((one for one in found if one is not None), None)
+
+
 def _plain_field(one: Any) -> Any:
     return one.with_type(plain_type(one.type))
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..errors import FormatError
 from ..format import Decoder, Encoder, Resolved
+from ..plain_types import place_of_null
 from ..registry import (
     REGISTERED,
     RegisteredSchema,
@@ -55,7 +56,8 @@ class AvroFormat:
             return Resolved(type, {**settings, "schema": given or json.dumps(derive_schema(type))})
         wants_own = given is None and settings.get("registry.register", "").strip().lower() == "true"
         text = json.dumps(derive_schema(type)) if wants_own else given
-        chosen = schema_to_write(registry, settings, _LANGUAGE, text, _name_of(text))
+        unknown = place_of_null(type) if wants_own else None
+        chosen = schema_to_write(registry, settings, _LANGUAGE, text, _name_of(text), unknown)
         return Resolved(type, {**settings, REGISTERED: chosen.to_json()})
 
     def decoder(self, type: pa.DataType, settings: Mapping[str, str]) -> Decoder:

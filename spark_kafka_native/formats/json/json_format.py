@@ -23,7 +23,7 @@ from ..arrays import boolean, check_values, join_lines, offsets_and_data, spread
 from ..errors import FormatError
 from ..format import BadRows, Decoded, Decoder, Encoder, Resolved
 from ..isolate import NotTogetherError, decode_isolated
-from ..plain_types import as_payloads, check_distinct, text_for_null
+from ..plain_types import as_payloads, check_distinct, place_of_null, text_for_null
 from ..registry import (
     REGISTERED,
     FramedDecoder,
@@ -90,12 +90,13 @@ class JsonFormat:
         if registry is None:
             return Resolved(type, settings)
         _check_struct(type)
-        text = settings.get("schema")
+        text, unknown = settings.get("schema"), None
         if text is None and is_true(settings, "registry.register"):
+            unknown = place_of_null(type)
             text = json_schema_of(
                 type, f"{settings.get('topic', 'record')}-{settings.get('payload', 'value')}"
             )
-        found = schema_to_write(registry, settings, "JSON", text)
+        found = schema_to_write(registry, settings, "JSON", text, unknown=unknown)
         _check_fields(type, found)
         return Resolved(type, {**settings, REGISTERED: found.to_json()})
 

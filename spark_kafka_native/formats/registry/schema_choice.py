@@ -32,27 +32,33 @@ def schema_to_write(
     language: str,
     text: str | None,
     record: str | None = None,
+    unknown: str | None = None,
 ) -> RegisteredSchema:
     """The schema under which to write: that of ``text``, which has to be registered already unless
     ``registry.register`` is true; without a text that which the settings name, as `schema_to_read`.
 
-    ``record``: the full name of the record or message, for the strategies with ``record``. Raises
-    `RegistryError`.
+    ``record``: the full name of the record or message, for the strategies with ``record``. ``unknown``: the
+    place of a column without values, if ``text`` is that of the columns: it is not registered, as the column
+    has another type in other rows. Raises `RegistryError`.
     """
     if text is None:
         return schema_to_read(registry, settings, language)
     subject = subject_of(settings, record)
     references = _references(settings)
-    if is_true(settings, "registry.register"):
+    if is_true(settings, "registry.register") and unknown is None:
         id = registry.register(subject, text, language, references)
     else:
         try:
             id = registry.lookup(subject, text, language, references)
         except UnknownSchemaError as error:
-            raise RegistryError(
-                f"{error}. registry.register=true registers it; without a schema of its own the write takes "
-                "the latest version"
-            ) from error
+            hint = (
+                "registry.register=true registers it; without a schema of its own the write takes the latest "
+                "version"
+                if unknown is None
+                else f"`{unknown}` has no values (Arrow's type null), and such a schema is not registered: "
+                f"give {settings.get('payload', 'value')}.schema, or cast the column to its type"
+            )
+            raise RegistryError(f"{error}. {hint}") from error
     # With the references that it has; the registry may also have written it in another way.
     return replace(registry.schema_just_given(id), subject=subject)
 

@@ -1,6 +1,7 @@
 """Decoders and encoders behind a registry: each row under its schema, and back in its place."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.http_server import Asked, serving
 
-from spark_kafka_native.formats import BadRows, Decoded, FormatError
+from spark_kafka_native.formats import BadRows, ColumnFormat, Decoded, FormatError
 from spark_kafka_native.formats.registry import (
     RegisteredSchema,
     RegistryDecoder,
@@ -288,6 +290,31 @@ def test_a_schema_is_registered_or_looked_up_with_its_references(register: str) 
     how = "register" if register == "true" else "lookup"
     assert registry.asked == [(how, "orders-value", "a schema", "AVRO", references), 7]
     assert (found.id, found.subject) == (7, "orders-value")
+
+
+@pytest.mark.parametrize("name", ["avro", "json"])
+def test_a_column_without_values_does_not_become_a_schema(name: str) -> None:
+    """The subject would get a version that says null, or text, and other writers and readers with it."""
+    kinds = {
+        "n": pa.null(), "s.n": pa.struct([("n", pa.null())]),
+        "l[].n": pa.list_(pa.struct([("n", pa.null())])), "m{}": pa.map_(pa.string(), pa.null()),
+    }  # fmt: skip
+    known: list[dict[str, Any]] = []
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        if asked.path == "/subjects/t-value":
+            known.append(json.loads(asked.body))
+            return (200, {}, {"id": 1}) if len(known) > len(kinds) else (404, {}, {"error_code": 40403})
+        return 200, {}, known[-1]
+
+    with serving(answer) as served:
+        given = ColumnFormat(name, None, {"registry.url": served.url, "registry.register": "true"})
+        for place, one in kinds.items():
+            kind = pa.struct([("id", pa.int64()), (place[0], one)])
+            with pytest.raises(FormatError, match=rf"`{re.escape(place)}` has no values.*value\.schema"):
+                given.encoder(kind, "value", "t")
+        assert served.paths == ["/subjects/t-value"] * len(kinds)
+        given.encoder(kind, "value", "t")  # the subject has an equal one
 
 
 @pytest.mark.parametrize("text", ["", "orders", '{"name": "shop.Kind"}', "1"])
