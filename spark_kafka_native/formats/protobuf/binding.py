@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ..arrays import binaries, numpy_type, wrap
 from ..errors import FormatError
-from ..plain_types import check_distinct
+from ..plain_types import check_distinct, text_for_null
 from .descriptors import is_repeated, is_required
 from .message_types import is_map
 from .messages import ListCodec, MapCodec, MessageField, StructCodec
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UINT64_DIGITS = 20
+_NEVER = PlainCodec(TYPE_STRING)
+"""For a column without values, which has text in place of Arrow's type null: nothing of it is written."""
 
 
 def bind(
@@ -48,7 +50,8 @@ def bind(
     """The codec between ``message`` and the struct ``kind``, by the names of fields.
 
     With ``emits_defaults`` absent fields without presence are zeros instead of nulls. ``reads`` adds
-    the fields without which oneofs can't be read. Raises `FormatError`.
+    the fields without which oneofs can't be read. Without it a field may be of type null, and the rows have
+    text in place of that (`nulls_as_text`). Raises `FormatError`.
     """
     where = f"`{path}`" if path else "the payload"
     if not pa.types.is_struct(kind) or not kind.num_fields:
@@ -64,7 +67,7 @@ def bind(
         if found is None:
             raise FormatError(_no_field(message, one.name))
         codec = _codec(found, one.type, emits_defaults, reads, place)
-        fields.append(_field(found, codec, emits_defaults))
+        fields.append(_field(found, codec, emits_defaults, is_absent=pa.types.is_null(one.type)))
     return StructCodec(kind, tuple(fields), _unread(message, set(names)) if reads else ())
 
 
@@ -75,7 +78,9 @@ def _no_field(message: Descriptor, name: str) -> str:
     return f"The message {message.full_name} has no field '{name}'{hint}"
 
 
-def _field(found: FieldDescriptor, codec: ColumnCodec, emits_defaults: bool) -> MessageField:
+def _field(
+    found: FieldDescriptor, codec: ColumnCodec, emits_defaults: bool, *, is_absent: bool
+) -> MessageField:
     default = None
     if found.has_default_value:
         default = _raw_value(found)
@@ -85,9 +90,9 @@ def _field(found: FieldDescriptor, codec: ColumnCodec, emits_defaults: bool) -> 
         name=found.name,
         number=found.number,
         codec=codec,
-        is_repeated=is_repeated(found),
+        is_repeated=is_repeated(found) and not is_absent,
         is_required=is_required(found),
-        has_presence=found.has_presence,
+        has_presence=found.has_presence or is_absent,
         default=default,
         oneof=_oneof(found),
     )
@@ -125,17 +130,26 @@ def _unread(message: Descriptor, names: set[str]) -> tuple[WireField, ...]:
 
 
 def _codec(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> ColumnCodec:
+    if not reads and pa.types.is_null(kind):
+        return _NEVER
     if is_map(found):
         if not pa.types.is_map(kind):
             raise FormatError(f"`{path}` is a map, not {kind}")
         entry = found.message_type.fields_by_name
         key = _element(entry["key"], kind.key_type, emits, reads, f"{path}{{}}")
-        return MapCodec(kind, key, _element(entry["value"], kind.item_type, emits, reads, f"{path}{{}}"))
+        value = _part(entry["value"], kind.item_type, emits, reads, f"{path}{{}}")
+        return MapCodec(kind if reads else text_for_null(kind), key, value)
     if is_repeated(found):
         if not pa.types.is_list(kind):
             raise FormatError(f"`{path}` is repeated: its type must be an array, not {kind}")
-        return ListCodec(kind, _element(found, kind.value_type, emits, reads, f"{path}[]"))
+        return ListCodec(kind, _part(found, kind.value_type, emits, reads, f"{path}[]"))
     return _element(found, kind, emits, reads, path)
+
+
+def _part(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> ColumnCodec:
+    """Of an array or a map: one that is null is refused when it is written."""
+    is_never = not reads and pa.types.is_null(kind)
+    return _NEVER if is_never else _element(found, kind, emits, reads, path)
 
 
 def _element(found: FieldDescriptor, kind: pa.DataType, emits: bool, reads: bool, path: str) -> ColumnCodec:

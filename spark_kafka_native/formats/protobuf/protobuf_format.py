@@ -13,7 +13,7 @@ import pyarrow as pa
 from ..arrays import binaries, hide, offsets_and_data, validity
 from ..errors import EncodeError, FormatError
 from ..format import BadRows, Decoded, Decoder, Encoder, Resolved
-from ..plain_types import as_payloads
+from ..plain_types import as_payloads, nulls_as_text
 from ..registry import RegistryDecoder, RegistryEncoder, SchemaRegistry
 from .binding import bind
 from .cells import Cells, Findings
@@ -231,7 +231,7 @@ class ProtobufEncoder:
     def encode(self, rows: pa.Array) -> pa.Array:
         """As `Encoder.encode`; fields that are null are left out."""
         findings = Findings()
-        raw = self._codec.write(rows, Cells(len(rows), findings))
+        raw = self._codec.write(nulls_as_text(rows), Cells(len(rows), findings))
         if findings.problems:
             row = min(findings.problems)
             raise EncodeError(row, findings.problems[row])

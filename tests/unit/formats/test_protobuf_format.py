@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import subprocess
 import sys
 import types
@@ -492,6 +493,58 @@ def test_rows_that_can_t_be_written_are_named() -> None:
         write(pa.struct([("name", pa.string())]), "test.two.Part", {"name": ""}, {"name": None})
     with pytest.raises(FormatError, match="has no field 'colour'"):
         write(pa.struct([("colour", pa.string())]), EVERYTHING)
+
+
+NULL_PART = pa.struct([("name", pa.null()), ("marks", pa.null()), ("size", pa.int32()), ("code", pa.null())])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value"),
+    [
+        *((name, pa.null(), None) for name in (
+            "a_string", "an_int32", "a_bool", "color", "part", "int32s", "parts", "by_name", "maybe_int",
+            "maybe_color", "number", "piece", "at", "timestamps", "count", "thing",
+        )),
+        ("part", NULL_PART, {"size": 5}),
+        ("part", pa.struct([("name", pa.null())]), {}),
+        ("parts", pa.list_(NULL_PART), [{"size": 5}, {}]),
+        ("int32s", pa.list_(pa.null()), []),
+        ("parts", pa.list_(pa.null()), None),
+        ("by_name", pa.map_(pa.string(), pa.null()), []),
+        ("parts_by_id", pa.map_(pa.int32(), NULL_PART), [(3, {"size": 5}), (4, {})]),
+    ],
+)  # fmt: skip
+def test_a_field_of_type_null_is_left_out(name: str, kind: pa.DataType, value: Any) -> None:
+    """Data frames give that type to a column without a value, and Spark writes it so."""
+    typed = pa.struct([type_of(EVERYTHING).field(one) for one in ("an_int64", name)])
+    rows = [{"an_int64": 1, name: value}, None, {"an_int64": 2, name: None}, {"an_int64": 3, name: value}]
+    wanted = write(typed, EVERYTHING, *rows)
+    of_nulls = pa.struct([("an_int64", pa.int64()), (name, kind)])
+    assert write(of_nulls, EVERYTHING, *rows) == wanted
+    column = pa.array(rows, of_nulls)
+    encoder = ProtobufFormat().encoder(of_nulls, settings(EVERYTHING))
+    for start in range(len(rows)):
+        assert encoder.encode(column[start:]).to_pylist() == wanted[start:]
+    with pytest.raises(FormatError, match="null"):
+        read(of_nulls, EVERYTHING, b"")
+
+
+@pytest.mark.parametrize(
+    ("message", "name", "kind", "value", "said"),
+    [
+        (EVERYTHING, "int32s", pa.list_(pa.null()), [None], "`int32s[]` is null, and a repeated field"),
+        (EVERYTHING, "by_name", pa.map_(pa.string(), pa.null()), [("a", None)], "is null, and a map"),
+        ("test.two.Part", "name", pa.null(), None, "`name` is required and missing"),
+    ],
+)
+def test_a_null_where_none_may_be(message: str, name: str, kind: pa.DataType, value: Any, said: str) -> None:
+    for row in (1, 3):
+        rows: list[Any] = [None] * row + [{name: value}]
+        with pytest.raises(EncodeError, match=re.escape(said)) as raised:
+            write(pa.struct([(name, kind)]), message, *rows)
+        assert raised.value.row == row
+    with pytest.raises(FormatError, match="has no field 'other'"):
+        write(pa.struct([("other", pa.null())]), EVERYTHING)
 
 
 def test_what_is_behind_a_null_is_not_looked_at() -> None:
