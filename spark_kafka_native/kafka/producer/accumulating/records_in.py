@@ -215,13 +215,27 @@ def in_one_piece(column: Any, name: str) -> Any:
     try:
         return column.combine_chunks()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowCapacityError):
-        # Text and bytes of more than 2 GiB, or a dictionary of views: Arrow does not join those.
-        chunks = [_decoded(chunk) for chunk in column.chunks]
+        # Text and bytes of more than 2 GiB, a dictionary of views, or dictionaries with more words together
+        # than their indices can number: Arrow does not join those.
+        chunks = [_plain(chunk, name) for chunk in column.chunks]
     large = _LARGE.get(chunks[0].type, chunks[0].type)
     try:
         return pa.concat_arrays([chunk.cast(large) for chunk in chunks])
     except (pa.ArrowInvalid, pa.ArrowCapacityError):
         raise _too_large(name) from None
+
+
+def _plain(column: pa.Array, name: str) -> pa.Array:
+    """As `_decoded`, also for dictionaries within ``column``. Raises `RecordError`."""
+    if not pa.types.is_nested(column.type):
+        return _decoded(column)
+    from ....formats import FormatError  # late: bytes have no use for it
+    from ....formats.plain_types import as_plain
+
+    try:
+        return as_plain(column)
+    except FormatError as error:
+        raise RecordError(f"column '{name}': {error}") from error
 
 
 def _decoded(column: pa.Array) -> pa.Array:

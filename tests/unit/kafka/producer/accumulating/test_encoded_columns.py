@@ -151,6 +151,33 @@ def test_a_column_without_values_where_no_null_may_be() -> None:
             ColumnEncoding().encode(given, "t", {"value": ColumnFormat("json", kind)})
 
 
+@pytest.mark.parametrize("place", ["struct", "list", "map"])
+def test_chunks_with_more_words_than_their_dictionaries_can_number(place: str) -> None:
+    """It was said that the column has more than 2 GiB."""
+
+    def chunk(number: int) -> pa.Array:
+        words = pa.array([f"{number}-{word}" for word in range(100)])
+        column = pa.DictionaryArray.from_arrays(pa.array([*range(99), None], pa.int8()), words)
+        ends = pa.array(range(101), pa.int32())
+        if place == "list":
+            column = pa.ListArray.from_arrays(ends, column)
+        if place == "map":
+            column = pa.MapArray.from_arrays(ends, pa.array(["k"] * 100), column)
+        return pa.StructArray.from_arrays([column, pa.nulls(100)], names=["w", "n"])[number:]
+
+    chunks = [chunk(number) for number in range(3)]
+    column = pa.chunked_array(chunks)
+    with pytest.raises(pa.ArrowInvalid):
+        column.combine_chunks()
+    encoded = ColumnEncoding().encode(pa.table({"value": column}), "t", {"value": "json"})
+    alone = [
+        ColumnEncoding().encode(pa.table({"value": one}), "t", {"value": "json"})["value"].to_pylist()
+        for one in chunks
+    ]
+    assert encoded["value"].to_pylist() == [row for rows in alone for row in rows]
+    assert b"2-98" in encoded["value"].to_pylist()[-2]
+
+
 def test_two_columns_of_the_name_are_refused() -> None:
     twice = pa.record_batch([STRUCTS, STRUCTS], names=["value", "value"])
     with pytest.raises(RecordError, match="value_format: there are 2 columns 'value'"):
