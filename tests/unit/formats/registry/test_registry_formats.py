@@ -292,6 +292,32 @@ def test_a_schema_is_registered_or_looked_up_with_its_references(register: str) 
     assert (found.id, found.subject) == (7, "orders-value")
 
 
+def test_records_of_a_subject_in_a_context_are_under_its_schemas() -> None:
+    """The ids of the default context are other schemas, here with the fields in another order."""
+    fields = [{"name": name, "type": "long"} for name in "ab"]
+    schemas = {
+        context: json.dumps({"type": "record", "name": "r", "fields": order})
+        for context, order in (("", fields[::-1]), ("%3A.stg%3A", fields))
+    }
+
+    def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        if asked.path.startswith("/schemas"):
+            return 200, {}, {"schema": schemas[asked.path.partition("?subject=")[2]]}
+        context = "%3A.stg%3A" if "%3A.stg%3A" in asked.path else ""
+        return 200, {}, {"id": 1, "version": 1, "schema": schemas[context]}
+
+    kind = pa.struct([(name, pa.int64()) for name in "ab"])
+    rows, payloads = pa.array([{"a": 1, "b": 2}], kind), [frame_id(1) + b"\2\4"]
+    with serving(answer) as served:
+        other = {"registry.url": served.url}
+        settings = other | {"subject": ":.stg:orders-value", "registry.register": "true"}
+        for given, wanted in ((other, [frame_id(1) + b"\4\2"]), (settings, payloads)):
+            written = ColumnFormat("avro", schemas["%3A.stg%3A"], given).encoder(kind, "value", "orders")
+            assert written.encode(rows).to_pylist() == wanted
+            decoder, _ = ColumnFormat("avro", kind, given).decoder("value", "orders")
+            assert decoder.decode(binary(*wanted)).array.to_pylist() == rows.to_pylist()
+
+
 @pytest.mark.parametrize("name", ["avro", "json"])
 def test_a_column_without_values_does_not_become_a_schema(name: str) -> None:
     """The subject would get a version that says null, or text, and other writers and readers with it."""
