@@ -92,14 +92,16 @@ def find_offsets(
 
 def places_of_last(router: Router, group_id: str, deadline: Deadline | None = None) -> list[TopicPartition]:
     """Where a group keeps the markers or intents of its last micro-batch. A coordinator may still have some
-    of topics that do not exist any more, and would not take others in there."""
+    of topics that do not exist any more, and would not take others in there. A topic with another error may
+    be back when the markers expire: the coordinator decides."""
     found = decided_offsets(router, group_id, deadline)
     last = max((one.offset for one in found.values()), default=None)
     places = [where for where, one in found.items() if one.offset == last]
     if not places:
         return []
     known = router.metadata({where.topic for where in places}, refresh=True, deadline=deadline).topics
-    return [where for where in places if where.topic in known and not known[where.topic].error_code]
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return [where for where in places if where.topic in known and known[where.topic].error_code is not gone]
 
 
 def decided_offsets(
@@ -303,6 +305,8 @@ class GroupMarkers:
         """The last one, as the broker says that has taken this one in."""
         router, name = self._router, transaction.transactional_id
         again = dict.fromkeys(places_of_last(router, name, deadline), marker.offset())
+        if not again:
+            return marker  # all of its rows have gone with their topics
         return _commit_after(marker, CommitMarker.newest, router, transaction, name, again, deadline)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:

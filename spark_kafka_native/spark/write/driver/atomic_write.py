@@ -22,8 +22,9 @@ from ....kafka.producer.sending.transaction_requests import (
     find_version,
     init_producer_id,
 )
+from ..topics import check_written_topics
 from ..write_options import ExactlyOnce, WriteOptions
-from ..write_task import AtomicWrite, reports_of, transactions_of
+from ..write_task import AtomicWrite, reports_of, transactions_of, written_topics
 from .stream_commit import WriteCommitFailedError
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
@@ -66,6 +67,10 @@ def commit_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOp
     router = router_for(options.client)
     # When it has passed, the coordinator has aborted it, unless it has committed it before.
     deadline = router.deadline(job.transaction_timeout_ms)
+    try:
+        check_written_topics(router, written_topics(reports_of(messages)), deadline)
+    except KafkaError as error:  # no commit was asked for
+        raise _failed(job, str(error)) from error
     try:
         end_transaction(router, open_, commit=True, deadline=deadline)
     except KafkaError as error:

@@ -355,10 +355,13 @@ def write_atomic(
         # Fences an earlier attempt of this task, and aborts what it wrote, also where there are no rows.
         producer.begin()
         task = WriteTask(producer, router, columns, options)
+        if columns.topic is not None:
+            task.note_topics([columns.topic])
         for batch in batches:
             task.write(batch)
         task.finish()
-        return KafkaCommitMessage.of(producer.stats(), producer.detach())
+        message = KafkaCommitMessage.of(producer.stats(), producer.detach())
+        return replace(message, topic_ids=task.topic_ids)
     finally:
         close_producer(producer)
 

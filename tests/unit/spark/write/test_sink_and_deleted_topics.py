@@ -13,10 +13,13 @@ import pytest
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write import marker_store, topics
 from spark_kafka_native.spark.write.commit_markers import ReplayError
+from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
 from spark_kafka_native.spark.write.driver.resumable_write import (
     abort_resumable,
     begin_resumable,
@@ -27,8 +30,13 @@ from spark_kafka_native.spark.write.driver.stream_commit import (
     abort_transactions,
     commit_transactions,
 )
-from spark_kafka_native.spark.write.marker_store import GroupMarkers
-from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once, write_resumable
+from spark_kafka_native.spark.write.marker_store import GroupMarkers, places_of_last
+from spark_kafka_native.spark.write.worker.transactional_task import (
+    BatchTask,
+    write_atomic,
+    write_once,
+    write_resumable,
+)
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, ResumableWrite, RowColumns
@@ -172,6 +180,75 @@ def test_a_topic_that_is_deleted_before_the_commit_fails_it_at_once(
         job.commit(messages)
     assert job.seen("b") == []
     assert not [one for one in broker.asked("EndTxn") if one.fields["committed"]]
+
+
+@pytest.mark.parametrize("topic", ["a", None])
+@pytest.mark.parametrize("when", ["deleted", "made anew", "made anew between rows"])
+def test_a_job_in_one_transaction_is_not_committed_without_its_first_rows(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, when: str, topic: str | None
+) -> None:
+    job = Job(broker, "stream")
+    job.topic = topic
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
+
+    def change() -> None:
+        delete(broker, "a")
+        if when != "deleted":
+            broker.create_topic("a")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        kinds = {"value": pa.array([b"x"], pa.binary()), "topic": pa.array(["a"])}
+        yield pa.record_batch({name: kinds[name] for name in columns.names})
+        if when == "made anew between rows":
+            producers[0].flush()
+            change()
+        yield pa.record_batch({name: kinds[name] for name in columns.names})
+
+    producers: list[TransactionalProducer] = []
+    began = TransactionalProducer.begin
+    monkeypatch.setattr(
+        TransactionalProducer, "begin", lambda self, **how: (producers.append(self), began(self, **how))
+    )
+    columns = RowColumns(names=("value",) if topic else ("value", "topic"), topic=topic)
+    run = begin_atomic(router_for(job.options.client), job.options, job.once)
+    message = write_atomic(run, rows(), columns, job.options, 0)
+    if when != "made anew between rows":
+        change()
+    again = "" if when == "deleted" else " and created again"
+    with pytest.raises(
+        WriteCommitFailedError, match=f"nothing of it .* topic a was deleted{again} after rows"
+    ):
+        commit_atomic(run, [message], job.options)
+    abort_atomic(run, [message], job.options)
+    assert not [one for one in broker.asked("EndTxn") if one.fields["committed"]]
+    assert when == "deleted" or job.seen("a") == []
+
+
+def test_a_marker_is_renewed_where_a_topic_has_no_leader_for_a_while(broker: MockBroker) -> None:
+    """Or it would expire before an intent that is renewed beside it."""
+    job = Job(broker, "stream")
+    job.half_commit([(b"x", "a")], [(b"y", "b")], but=0)
+    broker.on("Metadata", topic="b").fail("LEADER_NOT_AVAILABLE")
+    before = len(broker.asked("TxnOffsetCommit"))
+    assert places_of_last(router_for(job.options.client), job.task_name(1)) == [TopicPartition("b", 0)]
+    with pytest.raises(ReplayError, match="tasks"):
+        job.commit(job.write([(b"x", "a"), (b"y", "b")]))
+    assert job.task_name(1) in job.renewed(before)
+
+
+def test_a_marker_without_a_topic_is_nothing_to_renew(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty commit is an error in the second protocol of transactions."""
+    job = Job(broker, "stream")
+    job.half_commit([(b"x", "a")], [(b"y", "b")], but=0)
+    monkeypatch.setattr(marker_store, "places_of_last", lambda *_: [])
+    before = len(broker.asked("TxnOffsetCommit"))
+    markers = GroupMarkers(router_for(job.options.client))
+    found = markers.take_over(job.task_name(1), [TopicPartition("b", 0)], 20_000, Deadline.after_ms(5_000))
+    assert found.is_renewed
+    assert found.marker is not None
+    assert job.renewed(before) == []
 
 
 def test_a_marker_that_is_found_again_is_committed_again(job: Job, broker: MockBroker) -> None:
