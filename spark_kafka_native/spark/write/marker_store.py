@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from uuid import UUID
 
 from ...kafka.cluster.router import Router
 from ...kafka.config.client_config import ClientConfig, TransactionConfig
@@ -339,8 +340,8 @@ def check_cleanup_policy(topic: str, policy: str | None) -> None:
 _PARTITION: Final = 0
 """Of a marker topic. Not by the key: it would be another one as soon as the topic has more partitions."""
 
-_checked: set[tuple[ClientConfig, str]] = set()
-"""Of this process."""
+_checked: set[tuple[ClientConfig, str, UUID | None]] = set()
+"""Of this process: marker topics, and their ids where brokers have them."""
 
 
 class MarkerTopic:
@@ -357,14 +358,16 @@ class MarkerTopic:
 
     def check(self) -> None:
         """Raises `ConfigError` where the topic does not exist, or does not keep its records; asked once in a
-        process."""
+        process, and again if it was created anew."""
         topic = self._place.topic
-        if (self._router.config, topic) in _checked:
+        deadline = self._router.deadline(self._options.producer.max_block_ms)
+        found = self._router.metadata((topic,), deadline=deadline).topics.get(topic)
+        place = self._router.config, topic, None if found is None else found.topic_id
+        if place in _checked:
             return
         from ...kafka.cluster.describe_configs import describe_topic_configs
 
         create = "create it with cleanup.policy=compact; one partition is enough"
-        deadline = self._router.deadline(self._options.producer.max_block_ms)
         try:
             policy = describe_topic_configs(self._router, [topic], deadline, names=["cleanup.policy"])
         except BrokerError as error:
@@ -372,7 +375,7 @@ class MarkerTopic:
                 raise
             raise ConfigError(f"transactionMarkerTopic: topic {topic} does not exist: {create}") from error
         check_cleanup_policy(topic, policy[topic].get("cleanup.policy"))
-        _checked.add((self._router.config, topic))
+        _checked.add(place)
 
     def last(
         self,

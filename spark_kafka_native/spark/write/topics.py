@@ -81,18 +81,18 @@ def _check_compression(router: Router, options: WriteOptions) -> None:
 
 def check_written_topics(router: Router, written: Mapping[str, Collection[str]], deadline: Deadline) -> None:
     """Raises `ConfigError` if one of the topics that tasks have written to (with its ids, as far as they are
-    known) does not exist any more, or was created again: its rows are gone. For one that does not exist, the
-    coordinators of a transaction would have its driver wait until it expires."""
+    known) does not exist any more, or was created again: its rows, or the markers in it, are gone. For one
+    that does not exist, the coordinators of a transaction would have its driver wait until it expires."""
 
     def look() -> None:
         known = router.metadata(written, refresh=True, deadline=deadline).topics
         for topic, ids in sorted(written.items()):
             found = known.get(topic)
             if found is None or found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise IncompleteResponseError(f"topic {topic} was deleted after rows were written to it")
+                raise IncompleteResponseError(f"topic {topic} was deleted after this run wrote to it")
             if found.topic_id is not None and {*ids} - {found.topic_id.hex}:
                 raise IncompleteResponseError(
-                    f"topic {topic} was deleted and created again after rows were written to it"
+                    f"topic {topic} was deleted and created again after this run wrote to it"
                 )
 
     if not written:

@@ -127,11 +127,17 @@ def transactions_of(messages: Iterable[object]) -> list[OpenTransaction]:
     return [one.transaction for one in reports_of(messages) if one.transaction is not None]
 
 
-def written_topics(reports: Iterable[KafkaCommitMessage]) -> dict[str, set[str]]:
-    """The topics that tasks have written to, each with its ids (`KafkaCommitMessage.topic_ids`)."""
+def written_topics(
+    reports: Iterable[KafkaCommitMessage], marker_topic: str | None = None
+) -> dict[str, set[str]]:
+    """The topics that tasks have written rows to, and ``marker_topic`` if they were about to write there:
+    each with its ids (`KafkaCommitMessage.topic_ids`)."""
     found: dict[str, set[str]] = {}
     for report in reports:
-        for topic in {row[0] for row in report.partitions}:
+        topics = {row[0] for row in report.partitions}
+        if marker_topic is not None and marker_topic in report.topic_ids:
+            topics.add(marker_topic)
+        for topic in topics:
             known = report.topic_ids.get(topic)
             found.setdefault(topic, set()).update([] if known is None else [known])
     return found

@@ -35,6 +35,11 @@ _VISIBLE_MS: Final = 30_000
 """How long a committed job waits for its readers: a coordinator answers before they can see it."""
 
 
+_NOTHING: Final = (
+    "the job could not be committed, and nothing of it will be seen by readers with read_committed"
+)
+
+
 class CommitInDoubtError(KafkaError):
     """It is unknown if the job is committed. All of its rows are visible, or none is; the message says how to
     find out."""
@@ -70,7 +75,7 @@ def commit_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOp
     try:
         check_written_topics(router, written_topics(reports_of(messages)), deadline)
     except KafkaError as error:  # no commit was asked for
-        raise _failed(job, str(error)) from error
+        raise WriteCommitFailedError(f"{_NOTHING}: {error}. Run it again") from error
     try:
         end_transaction(router, open_, commit=True, deadline=deadline)
     except KafkaError as error:
@@ -112,9 +117,8 @@ def only_transaction(job: AtomicWrite, messages: Sequence[object]) -> OpenTransa
 
 def _failed(job: AtomicWrite, why: str) -> WriteCommitFailedError:
     return WriteCommitFailedError(
-        f"the job could not be committed, and nothing of it will be seen by readers with read_committed: "
-        f"{why}. Run it again. Where that repeats itself, either it takes longer from its first row to "
-        f"its end than transactionTimeout ({job.transaction_timeout_ms} ms), or another job with the "
+        f"{_NOTHING}: {why}. Run it again. Where that repeats itself, either it takes longer from its first "
+        f"row to its end than transactionTimeout ({job.transaction_timeout_ms} ms), or another job with the "
         "same transactionalIdPrefix runs at the same time"
     )
 

@@ -13,7 +13,7 @@ committed and nothing can be any more, as `begin_resumable` has fenced all of it
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -112,7 +112,7 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
     )
     producer = TransactionalProducer(options.client, settings, options.producer, router=router)
     try:
-        _check_topics(run, reports, router, deadline)
+        _check_topics(run, written_topics(reports, once.marker_topic), router, deadline)
         intent = _Intent(producer, find_markers(router, options), reports, options.topic)
         wanted = intent.take(run, deadline)
         open_ = transactions_of(reports)
@@ -128,10 +128,10 @@ def commit_resumable(run: ResumableWrite, messages: Sequence[object], options: W
 
 
 def _check_topics(
-    run: ResumableWrite, reports: Sequence[KafkaCommitMessage], router: Router, deadline: Deadline
+    run: ResumableWrite, written: Mapping[str, Collection[str]], router: Router, deadline: Deadline
 ) -> None:
     try:
-        check_written_topics(router, written_topics(reports), deadline)
+        check_written_topics(router, written, deadline)
     except ConfigError as error:
         raise WriteCommitFailedError(
             f"write {run.write_id}: {error}; this run has committed nothing: run it again"

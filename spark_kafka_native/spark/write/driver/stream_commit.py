@@ -80,7 +80,7 @@ def commit_transactions(
         batch_id=batch_id, tasks=len(messages), hash=hash_of_tasks(reports), topic=options.topic or ""
     )
     try:
-        check_written_topics(router, written_topics(reports), deadline)
+        check_written_topics(router, written_topics(reports, once.marker_topic), deadline)
     except ConfigError as error:
         raise WriteCommitFailedError(
             f"micro-batch {batch_id}: {error}; this run has committed nothing of it, and a restart writes it "

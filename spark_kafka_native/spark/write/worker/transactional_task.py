@@ -208,8 +208,9 @@ def _write(
     assert isinstance(producer, TransactionalProducer)
     began_s = time.time()
     producer.begin()
-    if writing.columns.topic is not None:
-        writing.note_topics([writing.columns.topic])
+    # A marker topic that is created anew before the commit takes the markers along, and not the rows.
+    if known := [one for one in (writing.columns.topic, once.marker_topic) if one is not None]:
+        writing.note_topics(known)
     for batch in batches:
         digest.add(writing.write(batch))
     writing.finish()

@@ -12,6 +12,7 @@ import pytest
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -176,10 +177,42 @@ def test_a_topic_that_is_deleted_before_the_commit_fails_it_at_once(
         broker.create_topic("a")
     monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
     again = " and created again" if is_back else ""
-    with pytest.raises(WriteCommitFailedError, match=f"topic a was deleted{again} after rows were written"):
+    with pytest.raises(WriteCommitFailedError, match=f"topic a was deleted{again} after this run"):
         job.commit(messages)
     assert job.seen("b") == []
     assert not [one for one in broker.asked("EndTxn") if one.fields["committed"]]
+
+
+@pytest.mark.parametrize("kind", ["stream", "named"])
+def test_rows_are_not_committed_without_their_markers(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Those are records of a topic that is created anew before the commit: a restart would not find them."""
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
+    compacted = {"cleanup.policy": "compact"}
+    broker.create_topic("m", configs=compacted)
+    job = Job(broker, kind, transactionMarkerTopic="m")
+    parts: list[Rows] = [[(b"x", "a")], [(b"y", "b")]]
+    messages = job.write(*parts)
+    delete(broker, "m")
+    broker.create_topic("m", configs=compacted)
+    with pytest.raises(WriteCommitFailedError, match="topic m was deleted and created again after this run"):
+        job.commit(messages)
+    assert job.seen("a") == []
+    job.commit(job.write(*parts))
+    assert (job.seen("a"), job.seen("b")) == ([b"x"], [b"y"])
+
+
+def test_a_marker_topic_that_is_created_anew_has_to_keep_its_records_too(broker: MockBroker) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    job = Job(broker, "stream", transactionMarkerTopic="m")
+    job.commit(job.write([(b"x", "a")]))
+    delete(broker, "m")
+    broker.create_topic("m", configs={"cleanup.policy": "delete"})
+    router_for(job.options.client).refresh(("m",), Deadline.after_ms(5_000))
+    job.batch_id += 1
+    with pytest.raises(ConfigError, match=r"topic m has cleanup\.policy=delete"):
+        job.write([(b"y", "a")])
 
 
 @pytest.mark.parametrize("topic", ["a", None])
@@ -216,7 +249,7 @@ def test_a_job_in_one_transaction_is_not_committed_without_its_first_rows(
         change()
     again = "" if when == "deleted" else " and created again"
     with pytest.raises(
-        WriteCommitFailedError, match=f"nothing of it .* topic a was deleted{again} after rows"
+        WriteCommitFailedError, match=f"nothing of it .* topic a was deleted{again} after this"
     ):
         commit_atomic(run, [message], job.options)
     abort_atomic(run, [message], job.options)
