@@ -152,6 +152,8 @@ class Dispatcher:
                 return batch
             case NeedProducerId():
                 self._lookups.ask_producer_id()
+            case GiveUp():
+                return step
         return None
 
     def _keep_numbers(self, batch: Batch) -> None:

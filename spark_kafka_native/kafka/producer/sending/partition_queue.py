@@ -105,9 +105,6 @@ class NeedProducerId:
     """Nothing can be numbered before InitProducerId has been answered."""
 
 
-Step = Send | Load | NeedProducerId | None
-
-
 @dataclass(frozen=True)
 class GiveUp:
     """Give up these batches of one partition, in order."""
@@ -117,6 +114,9 @@ class GiveUp:
     cause: BaseException | None
     retriable: bool = True
     """Sending their records again may help."""
+
+
+Step = Send | Load | NeedProducerId | GiveUp | None
 
 
 class Phase(enum.Enum):
@@ -173,8 +173,11 @@ class PartitionQueue:
         self._not_before = 0.0
         self._failures = 0
         self._unknown_since: float | None = None
-        self._sequences: dict[UUID | None, PartitionSequence] = {}
         self._sequence: PartitionSequence | None = None
+        self._topic_id: UUID | None = None
+        """Of the topic that `_sequence` is about; None where no broker has said it."""
+        self._former_ids: set[UUID] = set()
+        """Of topics that had its name before."""
 
     # What it looks like.
 
@@ -242,8 +245,8 @@ class PartitionQueue:
                 return None
             return Load(batch) if _not_read(batch) else self._send_unnumbered(batch)
         sequence = self._find_sequence(self._producer_id, topic_id)
-        if sequence is None:
-            return NeedProducerId()
+        if not isinstance(sequence, PartitionSequence):
+            return sequence
         if self._in_flight and not self._may_follow(batch, sequence):
             return None
         return Load(batch) if _not_read(batch) else self._send_numbered(batch, sequence, self._producer_id)
@@ -391,36 +394,56 @@ class PartitionQueue:
 
     # Helpers, in the order in which they are called.
 
-    def _find_sequence(self, producer_id: ProducerId, topic_id: UUID | None) -> PartitionSequence | None:
-        """The numbering of the topic that has this id; None while there is no producer id.
+    def _find_sequence(
+        self, producer_id: ProducerId, topic_id: UUID | None
+    ) -> PartitionSequence | NeedProducerId | GiveUp | None:
+        """The numbering of the topic that has this id; None while answers come first.
 
-        Another topic id starts at 0 under a raised epoch: the broker of the recreated topic may have seen
-        numbers of the old one.
+        A recreated topic starts at 0 under a raised epoch: its broker may have seen numbers of the former
+        one. A transaction has one epoch, and can't go on with it.
         """
         identity = producer_id.current
         if identity is None:
-            return None
-        found = self._sequences.get(topic_id)
-        if found is None:
-            taken = self._sequences if not self._transactional else self._numbered_by(identity)
-            if taken and (identity := producer_id.bump_epoch()) is None:
-                return None
-            found = self._sequences[topic_id] = PartitionSequence(identity)
-        elif self._transactional and found.identity != identity:
+            return NeedProducerId()
+        sequence, recreated = self._sequence, self._is_recreated(topic_id)
+        if sequence is None:
+            sequence = PartitionSequence(identity)
+        elif self._transactional:
+            if (step := self._follow_transaction(sequence, identity, recreated=recreated)) is not sequence:
+                return step
+        elif recreated:
+            if (raised := producer_id.bump_epoch()) is None:
+                return NeedProducerId()
+            sequence = PartitionSequence(raised)
+        self._sequence = sequence
+        if recreated or self._topic_id is None:
+            self._former_ids.update([] if self._topic_id is None else [self._topic_id])
+            self._topic_id = topic_id
+        return sequence
+
+    def _follow_transaction(
+        self, sequence: PartitionSequence, identity: ProducerIdentity, *, recreated: bool
+    ) -> PartitionSequence | GiveUp | None:
+        if sequence.identity != identity:
             # Another transaction: its coordinator has waited for, or fenced, everything of the last.
             if self._in_flight:
                 return None
-            found.restart(identity)
-        self._sequence = found
-        return found
+            sequence.restart(identity)
+        elif recreated and sequence.next_sequence:
+            reason = "the topic was deleted and created again within the transaction"
+            return GiveUp(list(self._waiting), reason, None)
+        return sequence
+
+    def _is_recreated(self, topic_id: UUID | None) -> bool:
+        """True for an id that takes the place of another. A broker that lags behind may still give a former
+        one, and one of an old version none."""
+        known = self._topic_id
+        return known is not None and topic_id not in (None, known) and topic_id not in self._former_ids
 
     def _may_follow_unnumbered(self, batch: Batch) -> bool:
         """Not with one from the spill folder: if that is refused, the other would overtake it."""
         from_folder = batch.spilled is not None or self._in_flight[0].spilled is not None
         return self._rules.pipelined and not from_folder
-
-    def _numbered_by(self, identity: ProducerIdentity) -> list[PartitionSequence]:
-        return [other for other in self._sequences.values() if other.identity == identity]
 
     def _may_follow(self, batch: Batch, sequence: PartitionSequence) -> bool:
         """True if ``batch`` may be sent while others are in flight.

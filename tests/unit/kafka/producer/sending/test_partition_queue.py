@@ -14,6 +14,7 @@ from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Producer
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerId
 from spark_kafka_native.kafka.producer.sending.partition_queue import (
     TRANSITIONS,
+    GiveUp,
     Load,
     NeedProducerId,
     PartitionQueue,
@@ -52,7 +53,7 @@ def rules(retries: int = 10, *, pipelined: bool = False) -> SendingRules:
 class Partition(PartitionQueue):
     """With the words of a test: leader 1, topic id `ID`, and time that only the test moves."""
 
-    def ask(self, now: float = 0.0, leader: int = 1, topic_id: UUID = ID) -> Batch | None:
+    def ask(self, now: float = 0.0, leader: int = 1, topic_id: UUID | None = ID) -> Batch | None:
         """The batch that is sent now."""
         step = self.next(now, leader, topic_id)
         if not isinstance(step, Send):
@@ -443,16 +444,56 @@ class TestProducerId:
         assert partition.answer(one, E.UNKNOWN_PRODUCER_ID) == FAIL  # its transaction aborts
         assert producer_id.current == (7, 3)
 
-    def test_another_topic_id_starts_at_0_under_a_raised_epoch_and_the_old_one_goes_on(
-        self, partition: Partition
-    ) -> None:
+    def test_another_topic_id_starts_at_0_under_a_raised_epoch(self, partition: Partition) -> None:
         confirmed(partition)
-        recreated, again = fill(partition, 1, 2)
+        (recreated,) = fill(partition, 1)
         assert partition.ask(topic_id=UUID(int=2)) is recreated
         assert numbers(recreated) == (7, 1, 0)
-        partition.answer(recreated)
-        assert partition.ask(topic_id=ID) is again
-        assert numbers(again) == (7, 0, 1)
+
+    @pytest.mark.parametrize("other", [ID, None])
+    def test_a_broker_that_knows_only_the_former_id_or_none_changes_no_numbers(
+        self, partition: Partition, producer_id: ProducerId, other: UUID | None
+    ) -> None:
+        confirmed(partition)
+        for order, topic_id, wanted in [(1, UUID(int=2), 0), (2, other, 1), (3, UUID(int=2), 2)]:
+            (batch,) = fill(partition, order)
+            assert partition.ask(topic_id=topic_id) is batch
+            assert numbers(batch) == (7, 1, wanted)
+            partition.answer(batch)
+        assert producer_id.current == (7, 1)
+
+    def test_an_id_that_is_learnt_late_changes_no_numbers(self, partition: Partition) -> None:
+        """Brokers of the same cluster before and after Kafka 2.8."""
+        for order, topic_id in enumerate([None, ID, None, ID]):
+            (batch,) = fill(partition, order)
+            assert partition.ask(topic_id=topic_id) is batch
+            assert numbers(batch) == (7, 0, order)
+            partition.answer(batch)
+
+    def test_a_topic_that_is_recreated_within_a_transaction_ends_it(self) -> None:
+        producer_id = ProducerId("tx")
+        partition = Partition(TP, rules(), producer_id)
+        sent, waiting = UUID(int=2), UUID(int=3)
+        for epoch, topic_id in enumerate([ID, sent]):  # between transactions it is no matter
+            producer_id.received(ProducerIdentity(7, epoch))
+            (batch,) = fill(partition, epoch)
+            assert partition.ask(topic_id=topic_id) is batch
+            assert numbers(batch) == (7, epoch, 0)
+            partition.answer(batch)
+        (late,) = fill(partition, 2)
+        assert partition.ask(topic_id=ID) is late  # a broker lags behind
+        assert numbers(late) == (7, 1, 1)
+        partition.answer(late)
+        left = fill(partition, 3, 4)
+        step = partition.next(0, 1, waiting)
+        assert isinstance(step, GiveUp)
+        assert (step.batches, step.retriable) == (left, True)
+        assert "created again within the transaction" in step.reason
+        partition.given_up(left)
+        producer_id.received(ProducerIdentity(7, 2))
+        (another,) = fill(partition, 5)
+        assert partition.ask(topic_id=waiting) is another
+        assert numbers(another) == (7, 2, 0)
 
 
 class TestSpilledBatches:
