@@ -22,15 +22,16 @@ class _Partition:
     """The offset after the last record that was handed out."""
     committed: int | None
     """The group's committed offset; None if there is none to compare with (nothing committed, or a seek)."""
-    in_transaction: int = 0
-    """The offset that was given to a transaction; only the caller knows if the transaction committed."""
+    in_transaction: range = range(0)
+    """From the first offset that was given to a transaction to the last one; only the caller knows which
+    transactions committed."""
     kept: int | None = None
     """An offset from before the last `seek` that may be committed, too."""
 
     @property
     def uncommitted(self) -> bool:
         """True if records were handed out that were neither committed nor given to a transaction."""
-        return self.handed_out > max(self.start, self.committed or 0, self.in_transaction)
+        return self.handed_out > max(self.start, self.committed or 0, self.in_transaction.stop - 1)
 
 
 class Progress:
@@ -74,11 +75,11 @@ class Progress:
             partition = self._partitions.get(topic_partition)
             return partition is None or partition.committed is None
 
-    def in_transaction(self, topic_partition: TopicPartition) -> int:
-        """The last offset that was given to a transaction since then; 0 if there is none."""
+    def in_transaction(self, topic_partition: TopicPartition) -> range:
+        """The offsets from the first to the last one that was given to a transaction since then."""
         with self._lock:
             partition = self._partitions.get(topic_partition)
-            return 0 if partition is None else partition.in_transaction
+            return range(0) if partition is None else partition.in_transaction
 
     def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Those of the offsets that `check` lets pass."""
@@ -160,7 +161,8 @@ class Progress:
         with self._lock:
             for topic_partition, offset in offsets.items():
                 if (partition := self._partitions.get(topic_partition)) is not None:
-                    partition.in_transaction = offset
+                    first = partition.in_transaction.start if partition.in_transaction else offset
+                    partition.in_transaction = range(min(first, offset), offset + 1)
 
     def check(self, offsets: Offsets) -> None:
         """Raises `CommitFailedError` for an offset outside the records that were handed out in the current

@@ -56,6 +56,26 @@ class _Places:
     failed: dict[TopicPartition, KafkaError] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Reset:
+    """The last reset of a partition that begins anew, as `PartitionReader.resets`."""
+
+    former: int
+    offset: int
+    given: range = range(0)
+    """Offsets that were given to transactions after it: those that committed."""
+
+    def begin_at(self, offset: int, committed: int | None) -> int:
+        """Where the policy went on, if it would be applied to ``offset`` again: `latest` would skip the
+        records that were read since. ``committed`` is the same offset, if it is committed.
+        """
+        if self.offset >= self.former:
+            return max(offset, self.offset)
+        if committed in self.given and committed != self.former:
+            return offset
+        return min(offset, self.offset)
+
+
 class StartOffsets:
     """Adds partitions to the reader once their start offsets are known."""
 
@@ -74,10 +94,8 @@ class StartOffsets:
         """Where reading began with this assignment, or with the last `seek`."""
         self._topic_ids: dict[TopicPartition, UUID] = {}
         """Of partitions that begin anew: the ids of the topics that their former positions belong to."""
-        self._resets: dict[TopicPartition, tuple[int, int]] = {}
-        """Of partitions that begin anew: the last reset, as `PartitionReader.resets`, while it counts."""
-        self._given: dict[TopicPartition, int] = {}
-        """Offsets that were given to transactions after a reset."""
+        self._resets: dict[TopicPartition, _Reset] = {}
+        """Those that count: no committed offset is known to be one of after it."""
         self._since = 0.0
         self._wait = Deadline.after_ms(0)
         self._background = Background("kafka-group")
@@ -92,18 +110,20 @@ class StartOffsets:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
         self._topic_ids |= {tp: one for tp, one in self._reader.topic_ids.items() if tp in topic_partitions}
-        self._note_resets(topic_partitions)
-
-    def _note_resets(self, topic_partitions: Collection[TopicPartition]) -> None:
         found = {tp: one for tp, one in self._reader.resets.items() if tp in topic_partitions}
         self._commits.reached(found)
-        self._resets |= found
+        self._resets |= {tp: _Reset(*one) for tp, one in found.items()}
+        self.note_commits(topic_partitions)
+
+    def note_commits(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Resets do not count for offsets that were committed after them; again once all commits ended."""
+        progress = self._commits.progress
         for tp in self._resets.keys() & topic_partitions:
-            former, offset = self._resets[tp]
-            if offset < former and not self._commits.progress.nothing_committed(tp):
-                del self._resets[tp]  # the committed offset is one of after the reset
-            elif given := self._commits.progress.in_transaction(tp):
-                self._given[tp] = given
+            reset = self._resets[tp]
+            if reset.offset < reset.former and not progress.nothing_committed(tp):
+                del self._resets[tp]
+            elif given := progress.in_transaction(tp):
+                reset.given = given
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """It is no longer read."""
@@ -113,14 +133,12 @@ class StartOffsets:
         self._began.pop(topic_partition, None)
         self._topic_ids.pop(topic_partition, None)
         self._resets.pop(topic_partition, None)
-        self._given.pop(topic_partition, None)
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """Continue, or begin, at ``offset``; ``kept`` is that of `Commits.sought`."""
         self._resets.pop(topic_partition, None)
-        self._given.pop(topic_partition, None)
         if topic_partition in self._commits.recreated - self._reader.recreated:
             # The reader has not learnt it yet, and would take the offset for one of the former topic.
             self.missing.add(topic_partition)
@@ -248,22 +266,15 @@ class StartOffsets:
             # Only with a committed offset: in a new group, a broker that lags behind may give a former id.
             topic_id = None if committed is None else places.topic_ids.get(topic_partition.topic)
             epoch = -1 if committed is None else places.epochs[topic_partition]
-            begin = self._after_reset(topic_partition, offset)
+            reset = self._resets.get(topic_partition)
+            begin = offset if reset is None else reset.begin_at(offset, committed)
             if begin == offset:
+                self._resets.pop(topic_partition, None)
                 self.begin(topic_partition, offset, committed, topic_id, epoch)
             else:
                 self.begin(topic_partition, begin, committed if begin > offset else None, topic_id)
                 self._commits.started(topic_partition, begin)
         return offset is not None
-
-    def _after_reset(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Where the reset policy went on, if it would be applied to ``offset`` again: `latest` would skip the
-        records that were read since.
-        """
-        if offset == self._given.get(topic_partition):
-            return offset  # the transaction was committed after the reset
-        former, found = self._resets.get(topic_partition, (offset, offset))
-        return max(offset, found) if found >= former else min(offset, found)
 
     def _failed(self, error: KafkaError) -> None:
         """Try again after a backoff; partitions that were found are read meanwhile."""

@@ -360,3 +360,64 @@ def test_a_reset_that_went_back_counts_until_something_is_committed(
         consumer.seek_to_committed()
         assert offsets(fetch(consumer, 1)) == [5]
     assert group.committed == {A0: 5}
+
+
+@pytest.mark.parametrize("by", ["a transaction", "commit_async"])
+def test_what_was_committed_after_a_reset_that_went_back_counts(group: ScriptedGroup, by: str) -> None:
+    """The next transaction was given more, and aborted; or the commit had not ended yet."""
+    group.committed[A0] = 100
+    gate = threading.Event()
+
+    def commit(request: OffsetCommitRequest, version: int) -> Any:
+        assert gate.wait(WITHIN_S)
+        return group.commit(request, version)
+
+    with member(group, auto_offset_reset="earliest") as consumer:
+        assert offsets(fetch(consumer, 1)) == [0]
+        queue = parts_of(consumer).commits.queue
+        drain = queue.drain
+
+        def drained(deadline: Deadline) -> None:
+            gate.set()
+            drain(deadline)
+
+        queue.drain = drained  # type: ignore[method-assign]
+        if by == "commit_async":
+            group.cluster[1].push(OffsetCommitRequest, commit)
+            consumer.commit_async()
+        else:
+            group.committed |= consumer.offsets_to_commit()
+        for _ in range(2):
+            assert offsets(fetch(consumer, 2)) == [1, 2]
+            if by == "a transaction":
+                assert consumer.offsets_to_commit()[A0] == 3
+            for _ in range(2):
+                consumer.seek_to_committed()
+        assert offsets(fetch(consumer, 1)) == [1]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_what_was_committed_before_a_reset_that_went_back_does_not_count(
+    group: ScriptedGroup, given: bool
+) -> None:
+    """A broker has lost the whole log. Its records up to that offset are new ones, and were skipped."""
+    with member(group, auto_offset_reset="latest") as consumer:
+        until = Deadline.after_ms(WITHIN_S * 1_000)
+        while A0 not in consumer.assignment or consumer.position(A0) != 4:
+            assert not until.expired
+            assert consumer.read(0.05) is None
+        log = group.cluster.logs[A0]
+        log.append([b"4", b"5"])
+        consumer.commit(*fetch(consumer, 1))
+        assert offsets(fetch(consumer, 1)) == [5]
+        log.batches.clear()
+        log.end_offset = 0
+        while consumer.position(A0) != 0:
+            assert not until.expired
+            assert consumer.read(0.05) is None
+        log.append([b"%d" % number for number in range(8)])
+        for _ in range(2):
+            assert offsets(fetch(consumer, 8)) == [*range(8)]
+            if given:
+                assert consumer.offsets_to_commit()[A0] == 8
+            consumer.seek_to_committed()
