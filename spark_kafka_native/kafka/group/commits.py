@@ -45,7 +45,11 @@ TopicIds = Mapping[TopicPartition, UUID]
 METADATA_MS = 1_000
 """How long a commit waits for the topic ids of now."""
 FRESH_S = 0.1
-"""The ids count as those of now for this time, and for ten times the time that asking took."""
+"""The ids count as those of now for this time, and for ten times the time that asking took. After a failure
+they are asked for again after this time.
+"""
+FRESH_LIMIT_S = 1.0
+"""The limit of these ten times: a topic may be created again meanwhile."""
 UNKNOWN_TOPIC_MS = 3_000
 """After this time, a topic that the coordinator does not know counts as deleted: later commits are waiting.
 """
@@ -219,10 +223,11 @@ class CommitQueue:
             return frozenset(), frozenset()
         began = time.monotonic()
         if due := {tp.topic for tp in expected if self._fresh_until.get(tp.topic, 0.0) <= began}:
+            fresh_s = FRESH_S
             with contextlib.suppress(KafkaError):  # the coordinator decides alone then
                 self._router.refresh(due, deadline.within_ms(METADATA_MS))
-            now = time.monotonic()
-            self._fresh_until |= dict.fromkeys(due, now + max(FRESH_S, 10 * (now - began)))
+                fresh_s = max(FRESH_S, min(10 * (time.monotonic() - began), FRESH_LIMIT_S))
+            self._fresh_until |= dict.fromkeys(due, time.monotonic() + fresh_s)
         known = self._router.snapshot.topics
         doubtful = {
             (tp.topic, topic_id)

@@ -16,7 +16,7 @@ from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError, TopicRecreatedError
 from spark_kafka_native.kafka.group import commits, start_offsets
-from spark_kafka_native.kafka.group.commits import FRESH_S, METADATA_MS
+from spark_kafka_native.kafka.group.commits import FRESH_LIMIT_S, FRESH_S, METADATA_MS
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -218,6 +218,36 @@ def test_one_broker_that_lags_behind_fails_no_commit() -> None:
             router.refresh = refreshed  # type: ignore[method-assign]
             consumer.commit()
     assert group.committed == {A0: 2}
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_topic_ids_that_took_long_or_failed_are_soon_asked_for_again(failed: bool) -> None:
+    """They counted as those of now for ten times as long, and the topic was created again meanwhile."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1"])
+        group = ScriptedGroup(cluster, [A0])
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            records = consumer.poll(WITHIN_S, 2)
+            assert len(records) == 2
+            stalled(parts_of(consumer).reader)
+            router, refresh = parts_of(consumer).starts._router, Router.refresh
+
+            def refreshed(*args: Any, **settings: Any) -> Any:
+                time.sleep(0.3)
+                if failed:
+                    raise DeadlineExceededError("no broker has answered in time")
+                return refresh(router, *args, **settings)
+
+            time.sleep(2 * FRESH_S)
+            router.refresh = refreshed  # type: ignore[method-assign]
+            consumer.commit(records[0])
+            del router.refresh  # type: ignore[method-assign]
+            cluster.topic_ids["a"] = uuid.uuid4()
+            time.sleep(2 * FRESH_S if failed else FRESH_LIMIT_S + FRESH_S)
+            with pytest.raises(CommitFailedError, match="a-0: the topic was deleted and created again"):
+                consumer.commit(records[1])
+    assert group.committed == {A0: 1}
 
 
 @pytest.mark.parametrize("in_transaction", [False, True])
