@@ -142,8 +142,9 @@ class StartOffsets:
         if topic_partition in self._commits.recreated - self._reader.recreated:
             # The reader has not learnt it yet, and would take the offset for one of the former topic.
             self.missing.add(topic_partition)
-            self._topic_ids.pop(topic_partition, None)
         if topic_partition in self.missing:
+            if self._topic_ids.get(topic_partition) in self._commits.queue.former_ids:
+                del self._topic_ids[topic_partition]  # the caller means the new one
             # An interrupt may have left it half begun. The others stay: this may be called in a handler
             # that has interrupted the begin of one.
             if topic_partition in self._reader.partitions:

@@ -172,6 +172,27 @@ def test_offsets_for_a_transaction_are_not_of_a_former_topic() -> None:
                 consumer.offsets_to_commit()
 
 
+def test_after_such_a_transaction_a_seek_begins_in_the_new_topic() -> None:
+    """The partition was about to begin anew, and the offset counted as one of the former topic."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1"])
+        ScriptedGroup(cluster, [A0])
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            assert len(consumer.poll(WITHIN_S, 2)) == 2
+            stalled(parts_of(consumer).reader)
+            cluster.topic_ids["a"] = uuid.uuid4()
+            time.sleep(2 * FRESH_S)
+            with pytest.raises(CommitFailedError, match="seek to where to begin with the new one"):
+                consumer.offsets_to_commit()
+            consumer.seek_to_committed()
+            consumer.seek(A0, 1)
+            parts_of(consumer).reader.buffer._max_bytes = 1_000_000
+            again = consumer.fetch_record(WITHIN_S)
+            assert again is not None
+            assert consumer.offsets_to_commit(again) == {A0: 2}
+
+
 def test_a_commit_that_is_tried_again_meets_no_other_topic() -> None:
     """The coordinator was loading, and the topic was created again meanwhile."""
     with ScriptedCluster(1) as cluster:
