@@ -27,14 +27,16 @@ def find_recreated(
     refresh: bool = False,
     at: Collection[TopicPartition] = (),
     deadline: Deadline | None = None,
+    backoff: Backoff | None = None,
 ) -> dict[str, UUID]:
     """The topics that no longer have the ``expected`` id, with their new id.
 
     A cached id may confirm the expected one (unless ``refresh``), but never refute it. Only leaders may
     refute it, those of the partitions ``at`` (none: of all): a leader of the existing topic knows its id,
     while any other broker may lag behind. The leaders are asked until they agree, and `RESPONSES_NEEDED`
-    times before another id is believed. A topic that is missing, or has no id, is not another one. Raises the
-    error that kept the brokers from answering, or from agreeing.
+    times before another id is believed: for that, ``deadline`` must leave time for two waits (``backoff``, or
+    that of the client). A topic that is missing, or has no id, is not another one. Raises the error that kept
+    the brokers from answering, or from agreeing.
     """
     if not expected or (not refresh and not _others(_known_ids(router.metadata(expected)), expected)):
         return {}
@@ -53,11 +55,12 @@ def find_recreated(
             raise IncompleteResponseError(f"{len(verdicts)} answers give other ids: {', '.join(told[0])}")
         return told[0]
 
+    client = router.config
     return retry(
         ask,
         what=f"asking for the ids of {', '.join(expected)}",
         deadline=limit,
-        backoff=Backoff(first_ms=router.config.retry_backoff_ms, max_ms=router.config.retry_backoff_max_ms),
+        backoff=backoff or Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
     )
 
 

@@ -50,6 +50,8 @@ they are asked for again after this time.
 """
 FRESH_LIMIT_S = 1.0
 """The limit of these ten times: a topic may be created again meanwhile."""
+_IDS_BACKOFF = Backoff(first_ms=50, max_ms=100)
+"""Between the leaders' answers about an id that differs: several are to come within `METADATA_MS`."""
 UNKNOWN_TOPIC_MS = 3_000
 """After this time, a topic that the coordinator does not know counts as deleted: later commits are waiting.
 """
@@ -233,18 +235,23 @@ class CommitQueue:
             (tp.topic, topic_id)
             for tp, topic_id in expected.items()
             if tp.topic in known and known[tp.topic].topic_id not in (None, topic_id)
+            if topic_id not in self.former_ids
         }
+        doubted = dict(doubtful)
         undecided: set[UUID] = set()
-        limit = deadline.within_ms(METADATA_MS)
-        for name, topic_id in sorted(doubtful):
-            if topic_id in self.former_ids:
-                continue
-            try:
-                # A broker that lags behind may have given another id.
-                if find_recreated(self._router, {name: topic_id}, refresh=True, deadline=limit):
-                    self.former_ids.add(topic_id)
-            except KafkaError:  # other commits do not wait until they agree
-                undecided.add(topic_id)
+        try:
+            # A broker that lags behind may have given another id.
+            others = find_recreated(
+                self._router,
+                doubted,
+                refresh=True,
+                deadline=deadline.within_ms(METADATA_MS),
+                backoff=_IDS_BACKOFF,
+            )
+            now = doubted | others
+            self.former_ids.update(topic_id for name, topic_id in doubtful if topic_id != now[name])
+        except KafkaError:  # other commits do not wait until they agree
+            undecided.update(topic_id for _, topic_id in doubtful)
         return (
             frozenset(tp for tp, topic_id in expected.items() if topic_id in self.former_ids),
             frozenset(tp for tp, topic_id in expected.items() if topic_id in undecided),

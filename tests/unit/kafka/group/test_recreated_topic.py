@@ -296,6 +296,27 @@ def test_leaders_that_disagree_about_a_topic_hold_up_no_other(
     assert group.committed == ({} if in_transaction else {B0: 1})
 
 
+def test_a_long_backoff_does_not_keep_a_commit_from_a_verdict() -> None:
+    """Three answers with two such waits never came in time. It is the time of all topics together."""
+    names = [chr(ord("a") + number) for number in range(8)]
+    with ScriptedCluster(1) as cluster:
+        for name in names:
+            cluster.create(name)
+            cluster.logs[TopicPartition(name, 0)].append([b"one"])
+        group = ScriptedGroup(cluster, [TopicPartition(name, 0) for name in names])
+        settings: dict[str, Any] = {"enable_auto_commit": False, "retry_backoff_ms": METADATA_MS}
+        with GroupConsumer(cluster.bootstrap_servers, names, "g", **settings) as consumer:
+            for _ in names:
+                assert consumer.fetch_record(WITHIN_S) is not None
+            stalled(parts_of(consumer).reader)
+            for name in names:
+                cluster.topic_ids[name] = uuid.uuid4()
+            time.sleep(2 * FRESH_S)
+            with pytest.raises(CommitFailedError, match=r"a-0, .*h-0: the topic was deleted and created"):
+                consumer.commit()
+    assert group.committed == {}
+
+
 def test_each_topic_is_asked_for_at_most_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     with ScriptedCluster(1) as cluster:
         for name, tp in (("a", A0), ("b", B0)):
