@@ -15,7 +15,7 @@ from uuid import UUID
 
 from ..cluster.router import Router
 from ..config.reader_config import ReaderConfig
-from ..errors import ConsumerClosedError
+from ..errors import ConsumerClosedError, KafkaError, LogTruncatedError
 from ..model import IsolationLevel, Record, TopicPartition
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
@@ -185,16 +185,9 @@ class PartitionReader:
         return self.buffer.recreated()
 
     @property
-    def truncated(self) -> dict[TopicPartition, int]:
-        """Partitions with a log that was cut back before their position, until a `seek`, and the cut."""
+    def truncated(self) -> dict[TopicPartition, LogTruncatedError]:
+        """Partitions with a log that was cut back before their position, until a `seek`, and their errors."""
         return self.buffer.truncated()
-
-    @property
-    def misplaced(self) -> frozenset[TopicPartition]:
-        """Partitions with a position that is no place in their log, until a `seek`: the `recreated` ones, and
-        those with a log that was cut back.
-        """
-        return self.buffer.misplaced()
 
     @property
     def topic_ids(self) -> dict[TopicPartition, UUID]:
@@ -209,8 +202,10 @@ class PartitionReader:
         leader_epoch: int = -1,
         *,
         paused: bool = False,
+        error: KafkaError | None = None,
     ) -> None:
-        """Read a partition too, from ``offset`` on (``paused``: after `resume`).
+        """Read a partition too, from ``offset`` on (``paused``: after `resume`; with an ``error``, which is
+        raised first, as one that came while it was read).
 
         ``topic_id`` is the id that the offset belongs to (`TopicRecreatedError` if the topic has another);
         without it, that of the first response. ``leader_epoch`` is that of the record before it, if it is
@@ -218,7 +213,7 @@ class PartitionReader:
         being read already.
         """
         self.check_process()
-        self.buffer.add(topic_partition, offset, topic_id, leader_epoch, paused=paused)
+        self.buffer.add(topic_partition, offset, topic_id, leader_epoch, paused=paused, error=error)
 
     def remove(self, topic_partition: TopicPartition) -> int:
         """Drop a partition and its fetched records; returns its `position`."""

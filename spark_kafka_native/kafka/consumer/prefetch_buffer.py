@@ -147,12 +147,15 @@ class PrefetchBuffer:
         leader_epoch: int = -1,
         *,
         paused: bool = False,
+        error: KafkaError | None = None,
     ) -> None:
-        """Fetch a partition too. Raises `ValueError` if it is being read already."""
+        """Fetch a partition too; with an ``error``, once that is resolved. Raises `ValueError` if it is being
+        read already.
+        """
         with self.lock:
             if topic_partition in self._wanted:
                 raise ValueError(f"{topic_partition} is being read already; seek moves it")
-            self._wanted[topic_partition] = BufferedPartition(
+            wanted = self._wanted[topic_partition] = BufferedPartition(
                 topic_partition=topic_partition,
                 position=offset,
                 start=offset,
@@ -160,7 +163,10 @@ class PrefetchBuffer:
                 start_epoch=leader_epoch,
                 epochs=(offset, offset, leader_epoch, leader_epoch),
                 paused=paused,
+                error=error,
             )
+            if error is not None:
+                self._broken.append(wanted)
             self._change(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> int:
@@ -243,16 +249,10 @@ class PrefetchBuffer:
             one.topic_partition for one in self._broken if isinstance(one.error, TopicRecreatedError)
         )
 
-    def truncated(self) -> dict[TopicPartition, int]:
-        """The partitions with a log that was cut back before their position, and where it was cut."""
+    def truncated(self) -> dict[TopicPartition, LogTruncatedError]:
+        """The partitions with a log that was cut back before their position, and the error that says so."""
         broken = [(one.topic_partition, one.error) for one in self._broken]
-        return {tp: error.end_offset for tp, error in broken if isinstance(error, LogTruncatedError)}
-
-    def misplaced(self) -> frozenset[TopicPartition]:
-        """The partitions with a position that is no place in their log: the topic was recreated, or the log
-        was cut back before it.
-        """
-        return self.recreated() | self.truncated().keys()
+        return {tp: error for tp, error in broken if isinstance(error, LogTruncatedError)}
 
     def drop(self, topic_partition: TopicPartition) -> None:
         """Drop the records that wait: an error of the partition is raised next."""

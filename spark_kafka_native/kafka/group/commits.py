@@ -617,7 +617,7 @@ class Commits:
             wanted = self.reached(self._begun)
         elif outdated := self.recreated & wanted.keys():
             raise _of_former(outdated)
-        elif cut := [tp for tp, end in self._reader.truncated.items() if wanted.get(tp, 0) > end]:
+        elif cut := [tp for tp, one in self._reader.truncated.items() if wanted.get(tp, 0) > one.end_offset]:
             raise CommitFailedError(
                 f"{partitions_named(cut)}: the log was cut back, and offsets of the records that are gone "
                 "were not committed; seek to where to read on"

@@ -262,21 +262,21 @@ class GroupConsumer:
         Nothing that was read before is handed out any more. The next read asks for the committed offsets; it
         waits for transactions that are still ending, and first follows a rebalance: `position` is None until
         then. Where nothing is committed, reading continues where it began with this assignment, or with the
-        last `seek`. A partition with a `TopicRecreatedError` or a `LogTruncatedError` stays where it is: the
-        error is raised until `seek`. Commits in flight are waited for; raises `RuntimeError` in a callback of
-        one.
+        last `seek`. A partition with a `TopicRecreatedError` stays where it is, and the error is raised until
+        `seek`; so is a `LogTruncatedError` of a log that was cut back before the place to go back to. Commits
+        in flight are waited for; raises `RuntimeError` in a callback of one.
         """
         self._check_open()
         self._commits.queue.raise_if_callback("seek_to_committed()")
-        misplaced = self._reader.misplaced
-        partitions = self.assignment - misplaced
+        recreated = self._reader.recreated
+        partitions = self.assignment - recreated
         self._starts.add(partitions)  # first: wherever an interrupt comes, the next read goes back
         self._commits.queue.drain(self._commits.queue.settle_deadline())
         self._starts.note_commits(partitions)
         self._taken = None
         self._commits.restart(partitions)
         self._starts.drop_missing()
-        for topic_partition in misplaced & self._reader.partitions.keys():
+        for topic_partition in recreated & self._reader.partitions.keys():
             self._reader.drop(topic_partition)
 
     @closed_late

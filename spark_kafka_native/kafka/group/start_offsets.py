@@ -19,7 +19,7 @@ from ..cluster.recreated_topics import find_recreated
 from ..cluster.retry_policy import SAY_AFTER_S
 from ..cluster.router import Router
 from ..consumer.partition_reader import PartitionReader
-from ..errors import DeadlineExceededError, KafkaError, NoCommittedOffsetError
+from ..errors import DeadlineExceededError, KafkaError, LogTruncatedError, NoCommittedOffsetError
 from ..model import OffsetAt, TopicPartition
 from ..network.transport import READ, wait_for_streams
 from ..runtime.background import Background
@@ -94,6 +94,8 @@ class StartOffsets:
         """Where reading began with this assignment, or with the last `seek`."""
         self._topic_ids: dict[TopicPartition, UUID] = {}
         """Of partitions that begin anew: the ids of the topics that their former positions belong to."""
+        self._cuts: dict[TopicPartition, LogTruncatedError | None] = {}
+        """Of partitions that begin anew: why their former positions are behind the end of the log, if so."""
         self._resets: dict[TopicPartition, _Reset] = {}
         """Those that count: no committed offset is known to be one of after it."""
         self._since = 0.0
@@ -110,6 +112,8 @@ class StartOffsets:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
         self._topic_ids |= {tp: one for tp, one in self._reader.topic_ids.items() if tp in topic_partitions}
+        cuts, read = self._reader.truncated, self._reader.partitions.keys()
+        self._cuts |= {tp: cuts.get(tp) for tp in read & topic_partitions}
         found = {tp: one for tp, one in self._reader.resets.items() if tp in topic_partitions}
         self._commits.reached(found)
         self._resets |= {tp: _Reset(*one) for tp, one in found.items()}
@@ -132,12 +136,14 @@ class StartOffsets:
         self._withheld -= {topic_partition}
         self._began.pop(topic_partition, None)
         self._topic_ids.pop(topic_partition, None)
+        self._cuts.pop(topic_partition, None)
         self._resets.pop(topic_partition, None)
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """Continue, or begin, at ``offset``; ``kept`` is that of `Commits.sought`."""
+        self._cuts.pop(topic_partition, None)
         self._resets.pop(topic_partition, None)
         if topic_partition in self._commits.recreated - self._reader.recreated:
             # The reader has not learnt it yet, and would take the offset for one of the former topic.
@@ -314,7 +320,9 @@ class StartOffsets:
         self._began[topic_partition] = offset
         self._commits.begun(topic_partition, offset, committed)
         topic_id = self._topic_ids.get(topic_partition, topic_id)
-        self._reader.add(topic_partition, offset, topic_id, leader_epoch)
+        cut = self._cuts.get(topic_partition)
+        error = None if cut is None or offset <= cut.end_offset else cut
+        self._reader.add(topic_partition, offset, topic_id, leader_epoch, error=error)
         self.missing.discard(topic_partition)
         self._hold_or_go_on(topic_partition)
 

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    CommitFailedError,
+    DeadlineExceededError,
+    KafkaError,
+    LogTruncatedError,
+)
 from spark_kafka_native.kafka.group import commits
 from spark_kafka_native.kafka.group.commits import Commits
 from spark_kafka_native.kafka.group.group_config import GroupConfig
@@ -49,7 +55,7 @@ class World:
 
     recreated: frozenset[TopicPartition] = frozenset()
     former_ids: frozenset[Any] = frozenset()
-    truncated: Mapping[TopicPartition, int] = {}
+    truncated: Mapping[TopicPartition, LogTruncatedError] = {}
 
     @property
     def partitions(self) -> dict[TopicPartition, bool]:
@@ -368,7 +374,7 @@ def test_offsets_behind_the_cut_of_a_log_are_not_committed() -> None:
     world = World()
     world.progress.begin(A0, 0, None)
     world.hand_out(A0, 0, 10)
-    world.truncated = {A0: 5}
+    world.truncated = {A0: LogTruncatedError(A0, 10, 5)}
     assert world.back() is None
     assert world.commits.wanted([]) == {}
     assert world.commits.wanted([], {A0: 5}) == {A0: 5}

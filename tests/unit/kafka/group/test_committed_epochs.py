@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
+from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.errors import LogTruncatedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
@@ -73,6 +75,44 @@ def test_the_next_owner_notices_a_log_that_was_cut_before_the_committed_offset(
                         consumer.poll(WITHIN_S)
                 consumer.seek(A0, 5)
                 assert consumer.poll(WITHIN_S)[0].value == b"new"
+
+
+@pytest.mark.parametrize("committed", [0, 3, 5, 8])
+def test_after_a_cut_it_goes_back_to_a_place_before_it_only(committed: int) -> None:
+    """The cut was ahead of what the transaction had read, and the records up to it were skipped."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["old"] * 5)
+        broker.append("a", ["old"] * 5)
+        with GroupConsumer(broker.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            if committed:
+                read(consumer, committed)
+                consumer.commit()
+                broker.groups.by_id["g"].committed["a", 0][
+                    "committed_leader_epoch"
+                ] = -1  # as of transactions
+            read(consumer, 1)
+            reader = parts_of(consumer).reader
+            known = reader.buffer.partition(A0)
+            while 10 not in (known.position, *(one.next_offset for one in known.waiting)):
+                time.sleep(0.01)
+            cut(broker)
+            while A0 not in reader.truncated:
+                time.sleep(0.01)
+            for _ in range(2):
+                consumer.seek_to_committed()
+            if committed > 5:
+                for _ in range(2):
+                    with pytest.raises(LogTruncatedError, match="cut back to offset 5"):
+                        consumer.poll(WITHIN_S)
+                    consumer.seek_to_committed()
+                consumer.seek(A0, 5)
+                committed = 5
+            found = [consumer.fetch_record(WITHIN_S) for _ in range(25 - committed)]
+            values = [None if one is None else one.value for one in found]
+            assert values == [b"old"] * (5 - committed) + [b"new"] * 20
+            consumer.commit()
+        assert broker.committed("g") == {A0: 25}
 
 
 def test_a_start_keeps_its_epoch() -> None:

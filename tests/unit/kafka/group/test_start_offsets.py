@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
@@ -225,12 +224,12 @@ def test_a_seek_in_a_handler_leaves_the_partition_that_begins_just_then(group: S
         reader = parts_of(consumer).reader
         add = reader.add
 
-        def added(tp: TopicPartition, offset: int, topic_id: UUID | None, leader_epoch: int) -> None:
-            add(tp, offset, topic_id, leader_epoch)
+        def added(tp: TopicPartition, *arguments: Any, **named: Any) -> None:
+            add(tp, *arguments, **named)
             if tp == A1:
                 consumer.seek(A0, 1)
 
-        reader.add = added  # type: ignore[method-assign, assignment]
+        reader.add = added  # type: ignore[method-assign]
         assert sorted(map(str, values(consumer, 3))) == ["b'1'", "b'2'", "b'3'"]
 
 
