@@ -71,9 +71,8 @@ class AsyncConsumer:
         await asyncio.sleep(0)  # other tasks get their turn, however fast records come
         try:
             while (found := reader.next_record(Deadline.after_ms(0))) is None:
-                if self._consumer.at_end:
+                if not await self._may_go_on(None):
                     raise StopAsyncIteration
-                await self._wait(Deadline.after_ms(LOOK_MS) if self._consumer.stops_at_end else None)
         except ConsumerClosedError as error:
             if error.__cause__ is not None or not reader.closed:  # it failed, or this is a forked child
                 raise
@@ -86,7 +85,7 @@ class AsyncConsumer:
         while True:
             found = reader.poll(max_records, Deadline.after_ms(0))
             none_wanted = max_records is not None and max_records < 1  # waiting records would not change it
-            if found or none_wanted or not await self._wait(deadline):
+            if found or none_wanted or not await self._may_go_on(deadline):
                 return found
 
     async def read_columns(self, timeout: float | None = None) -> FetchedRecords | None:
@@ -94,7 +93,7 @@ class AsyncConsumer:
         reader, deadline = self._consumer.reader, _deadline(timeout)
         while True:
             found = reader.read_columns(Deadline.after_ms(0))
-            if found is not None or not await self._wait(deadline):
+            if found is not None or not await self._may_go_on(deadline):
                 return found
 
     async def seek(
@@ -147,6 +146,15 @@ class AsyncConsumer:
         if self._started is None:
             raise ConsumerClosedError("not started: use it as `async with`, or await start()")
         return self._started
+
+    async def _may_go_on(self, deadline: Deadline | None) -> bool:
+        """As `_wait`; without a ``deadline``, False once the consumer is `Consumer.at_end`."""
+        if deadline is not None or not self._consumer.stops_at_end:
+            return await self._wait(deadline)
+        if self._consumer.at_end:
+            return False
+        await self._wait(Deadline.after_ms(LOOK_MS))
+        return True
 
     async def _wait(self, deadline: Deadline | None) -> bool:
         """Wait until there may be records to take; False when ``deadline`` comes first."""

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Self, overload
+from typing import Any, Self, TypeVar, overload
 
 from ..cluster.metadata import Topic
 from ..cluster.offsets import (
@@ -36,7 +36,11 @@ from .typed_records import FormatLike, TypedRecords
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 
 LOOK_MS = 50
-"""How often iteration with ``stop_at_end`` checks for the end: markers at the end are no records."""
+"""How often iteration and reads without a timeout check for the end, with ``stop_at_end``: no record comes
+when markers lead to it, or when a place beyond it is confirmed.
+"""
+
+T = TypeVar("T")
 
 Start = OffsetLike | Mapping[int, OffsetLike] | Mapping[TopicPartition, OffsetLike]
 
@@ -179,11 +183,13 @@ class Consumer:
         return position == end or (position > end and self._reader.confirmed(topic_partition))
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
-        """The next records: waits for the first, for ``timeout`` seconds (None: for ever), and takes those
-        that are available, up to ``max_records`` (None: ``max_poll_records``). An empty list after the
-        timeout.
+        """The next records: waits for the first, for ``timeout`` seconds (None: for ever, or until `at_end`),
+        and takes those that are available, up to ``max_records`` (None: ``max_poll_records``). An empty list
+        after the timeout.
         """
-        return self._reader.poll(max_records, _deadline(timeout))
+        if max_records is not None and max_records < 1:
+            timeout = 0
+        return self._within(timeout, lambda deadline: self._reader.poll(max_records, deadline) or None) or []
 
     @overload
     def read_columns(self, timeout: float | None = None) -> FetchedRecords | None: ...
@@ -212,7 +218,7 @@ class Consumer:
         mode: str = "failfast",
     ) -> FetchedRecords | TypedRecords | None:
         """The next records of one partition as columns: ``read_columns().columns.to_arrow()`` is an Arrow
-        record batch. None after ``timeout`` seconds (None: never).
+        record batch. None after ``timeout`` seconds (None: never, or once `at_end`).
 
         With a format (its name, or a `ColumnFormat`) values and keys are decoded, and ``batch`` is the record
         batch. A record that can't be decoded raises `MalformedRecordError`, with ``mode="failfast"``, once
@@ -220,10 +226,19 @@ class Consumer:
         with ``_corrupt_record`` and ``_error``, ``"dropmalformed"`` leaves it out. `ConfigError` for a format
         that does not exist, or can't work with its schema or settings.
         """
-        deadline = _deadline(timeout)
         if value_format is None is key_format:
-            return self._reader.read_columns(deadline)
-        return self._reader.read_typed({"key": key_format, "value": value_format}, mode, deadline)
+            return self._within(timeout, self._reader.read_columns)
+        formats = {"key": key_format, "value": value_format}
+        return self._within(timeout, lambda deadline: self._reader.read_typed(formats, mode, deadline))
+
+    def _within(self, timeout: float | None, read: Callable[[Deadline | None], T | None]) -> T | None:
+        """What ``read`` returns within ``timeout`` seconds; without a limit, until `at_end`."""
+        if timeout is not None or self._ends is None:
+            return read(_deadline(timeout))
+        while (found := read(Deadline.after_ms(LOOK_MS))) is None:
+            if self.at_end:
+                break
+        return found
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:

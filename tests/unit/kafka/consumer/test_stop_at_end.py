@@ -119,6 +119,43 @@ def test_a_start_that_the_log_has_reached_meanwhile_is_at_the_end(cluster: Scrip
         assert consumer.position() == 3
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", ["columns", "typed", "poll", "columns in asyncio", "poll in asyncio"])
+def test_a_read_without_a_limit_ends_once_a_start_beyond_the_end_is_confirmed(
+    cluster: ScriptedCluster, how: str
+) -> None:
+    """No record came to wake it. With a limit it waits for new ones."""
+    log, servers = cluster.logs[A1], cluster.bootstrap_servers
+    log.append([b"3"])
+
+    async def read() -> None:
+        async with AsyncConsumer(servers, "a", partitions=[1], start="latest", stop_at_end=True) as consumer:
+            log.append([b"4"])
+            await consumer.seek(2)
+            if how == "columns in asyncio":
+                assert await consumer.read_columns() is None
+            else:
+                assert await consumer.poll() == []
+            assert consumer._consumer.at_end
+
+    if "asyncio" in how:
+        asyncio.run(read())
+        return
+    with Consumer(servers, "a", partitions=[1], start="latest", stop_at_end=True) as consumer:
+        log.append([b"4"])
+        consumer.seek(2)
+        if how == "columns":
+            assert consumer.read_columns() is None
+        elif how == "typed":
+            assert consumer.read_columns(value_format="string") is None
+        else:
+            assert consumer.poll(max_records=0) == []
+            assert consumer.poll() == []
+        assert consumer.at_end
+        log.append([b"5"])
+        assert [record.value for record in consumer.poll(60)] == [b"5"]
+
+
 def test_a_start_within_an_open_transaction_is_at_the_end(cluster: ScriptedCluster) -> None:
     """read_committed: an offset above the last stable one is none that the log lacks."""
     log = cluster.logs[A1]
