@@ -97,6 +97,17 @@ def test_all_tasks_of_an_intent_that_is_not_complete_are_fenced(monkeypatch: pyt
     begin(monkeypatch, INTENT, committed=(1,), not_renewed=(tasks[1],))
 
 
+def test_a_transaction_that_is_open_beside_those_of_an_intent_is_none_of_its_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the order of names 10 comes before 2."""
+    fenced, run = begin(monkeypatch, INTENT, open_=[f"{JOB}/10"], committed=(2,))
+    assert fenced == [JOB, *(f"{JOB}/{task}" for task in (0, 1, 10, 2))]
+    assert run.void is None
+    _, run = begin(monkeypatch, INTENT, open_=[f"{JOB}/10"], committed=(10,))
+    assert run.void == 4
+
+
 @pytest.mark.parametrize(("needs_place", "void"), [(True, None), (False, 4)])
 def test_an_intent_is_not_void_where_a_marker_may_be_pending_at_an_unknown_place(
     monkeypatch: pytest.MonkeyPatch, needs_place: bool, void: int | None

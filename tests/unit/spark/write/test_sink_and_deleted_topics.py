@@ -14,12 +14,13 @@ from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.errors import TransactionAbortableError
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write import marker_store, topics
-from spark_kafka_native.spark.write.commit_markers import ReplayError
+from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
 from spark_kafka_native.spark.write.driver.resumable_write import (
     abort_resumable,
@@ -284,6 +285,18 @@ def test_a_marker_without_a_topic_is_nothing_to_renew(
     assert job.renewed(before) == []
 
 
+def test_a_topic_of_the_option_that_is_made_anew_fails_the_commit(
+    job: Job, broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.topic = "a"
+    messages = job.write([(b"x", "")])
+    delete(broker, "a")
+    broker.create_topic("a")
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
+    with pytest.raises(WriteCommitFailedError, match="topic a was deleted and created again after this"):
+        job.commit(messages)
+
+
 def test_a_marker_that_is_found_again_is_committed_again(job: Job, broker: MockBroker) -> None:
     """Each run writes the intent: a marker that expires before it would have its rows written twice."""
     parts: list[Rows] = [[(b"y", "b"), (b"z", "c")], [(b"x", "a")]]
@@ -303,14 +316,39 @@ def test_a_marker_that_is_found_again_is_committed_again(job: Job, broker: MockB
         assert not [name for name, one in broker.transactions.by_id.items() if one.is_open]
 
 
+@pytest.mark.parametrize("now", [None, CommitMarker(batch_id=6, rows=1, hash=1)])
 def test_a_marker_that_changes_under_a_task_that_renews_it_fails_the_task(
-    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, now: CommitMarker | None
 ) -> None:
     job = Job(broker, "stream")
     job.half_commit([(b"y", "b")], [(b"x", "a")])
-    monkeypatch.setattr(GroupMarkers, "add", lambda *_: None)
-    with pytest.raises(WriteFailedError, match=r"pykafka-q-0: .* was committed before, and now it is None"):
+    monkeypatch.setattr(GroupMarkers, "add", lambda *_: now)
+    with pytest.raises(WriteFailedError, match=r"pykafka-q-0: .* was committed before, and now it is"):
         job.write([(b"y", "b")])
+
+
+def test_a_marker_that_changes_under_a_driver_that_renews_it_is_an_error(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided by the one that a deposed broker said, a run might write rows twice."""
+    job = Job(broker, "stream")
+    job.half_commit([(b"y", "b")], [(b"x", "a")])
+    before, router = broker.committed(job.task_name(0)), router_for(job.options.client)
+    monkeypatch.setattr(GroupMarkers, "last", lambda *_: CommitMarker(batch_id=4, rows=1, hash=1))
+    with pytest.raises(TransactionAbortableError, match="last marker of pykafka-q-0 was said to be"):
+        GroupMarkers(router).take_over(job.task_name(0), (), 20_000, Deadline.after_ms(20_000))
+    assert broker.committed(job.task_name(0)) == before
+
+
+def test_a_marker_is_renewed_where_the_last_micro_batch_has_put_it(broker: MockBroker) -> None:
+    job = Job(broker, "stream")
+    job.batch_id = 4
+    job.commit(job.write([(b"w", "b")]))
+    job.batch_id = 5
+    job.half_commit([(b"x", "a")], [(b"y", "c")])
+    before = len(broker.asked("TxnOffsetCommit"))
+    assert job.write_one(0, [(b"x", "a")]).skipped == 1
+    assert [one.places for one in broker.asked("TxnOffsetCommit")[before:]] == [(("a", 0),)]
 
 
 def test_the_note_of_a_write_is_renewed_with_its_markers(broker: MockBroker) -> None:
@@ -401,6 +439,18 @@ def test_an_intent_stays_where_an_earlier_run_has_written(job: Job, broker: Mock
     with broker.cluster.changed:
         changes = {one["committed_metadata"] for one in broker.groups.group(job.name).committed.values()}
     assert len(changes) == 1
+
+
+def test_an_intent_is_also_kept_where_only_this_run_has_written(job: Job, broker: MockBroker) -> None:
+    """Else it goes with the topics of an earlier run, and rows are written twice."""
+    job.topic = "a"
+    refuse(broker, job.task_name(0))
+    with pytest.raises(WriteCommitFailedError):
+        job.commit(job.write([(b"x", "")]))
+    job.topic = "b"
+    job.commit(job.write([(b"x", "")]))
+    assert job.places(job.name) == {"a", "b"}
+    assert (job.seen("a"), job.seen("b")) == ([], [b"x"])
 
 
 def test_a_marker_is_not_renewed_at_a_topic_that_is_gone(

@@ -49,6 +49,7 @@ class Cluster:
     ) -> None:
         self.checked: list[str] = []
         self.fenced: list[str] = []
+        self.looked_at: list[set[str]] = []
         self.committed: list[str] = []
         self.kept: list[BatchIntent] = []
         self.renewed: list[BatchIntent] = []
@@ -65,8 +66,8 @@ class Cluster:
         markers = SimpleNamespace(
             needs_place=False,
             take_intents=lambda *_: intents,
-            take_over=lambda name, *_: FoundMarker(
-                [self.fenced.append(name), marker if name in names else None][1], True
+            take_over=lambda name, where, *_: FoundMarker(
+                [self._take_over(name, where), marker if name in names else None][1], True
             ),
             last=lambda name, *_: marker if name in names else None,
         )
@@ -81,6 +82,10 @@ class Cluster:
     def _last(self, where: Sequence[TopicPartition]) -> BatchIntent | None:
         self.places.extend(where)
         return self._before
+
+    def _take_over(self, name: str, where: Sequence[TopicPartition]) -> None:
+        self.fenced.append(name)
+        self.looked_at.append({tp.topic for tp in where})
 
     def _check(self, one: OpenTransaction) -> None:
         self.checked.append(one.transactional_id)
@@ -138,6 +143,16 @@ def test_the_last_intent_is_waited_for_at_a_topic_that_was_written_to(
     cluster.commit([skipped(0)])
     assert cluster.places == [TopicPartition(topic, 0) for topic in ("t", "a", "b", "t")]
     assert len(cluster.kept) == 2  # there is none of a replay that has nothing to commit
+
+
+def test_markers_of_tasks_are_also_waited_for_at_the_topic_of_the_run_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked for another place, a coordinator leaves out one that is being committed there."""
+    cluster = Cluster(monkeypatch, replace(INTENT, topic="u", tasks=4), [])
+    cluster.commit(TWO)
+    assert sorted(cluster.fenced) == ["q-2", "q-3"]
+    assert cluster.looked_at == [{"t", "u"}] * 2
 
 
 @pytest.mark.parametrize(
