@@ -303,6 +303,35 @@ def test_a_fetch_is_no_longer_hanging_once_it_has_ended(monkeypatch: pytest.Monk
     assert len(calls) == 2
 
 
+def test_a_fetch_that_hangs_still_hangs_when_one_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all later logins would wait for it."""
+    monkeypatch.setattr(tokens, "HANGING_MS", 50)
+    gates, calls = [threading.Event(), threading.Event()], list[int]()
+
+    def fetch(_deadline: Deadline) -> tuple[str, float | None]:
+        calls.append(1)
+        number = len(calls)
+        assert number > len(gates) or gates[number - 1].wait(60)
+        return f"t{number}", None
+
+    def wait_until(holds: Callable[[], bool]) -> None:
+        until = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.1)
+
+    source = TokenSource(fetch)
+    for number in (1, 2):
+        with pytest.raises(NetworkError):
+            source.token(Deadline.after_ms(20))
+        wait_until(lambda number=number: len(calls) == number)
+    gates[0].set()
+    wait_until(lambda: source._token is not None)
+    assert source.token(soon()).reveal() == "t3"
+    gates[1].set()
+
+
 def test_a_clock_that_is_set_back_lengthens_no_tokens_life() -> None:
     """A broker that refuses an expired one ends the client."""
     fetches, passed = Fetches(), [0.0]
