@@ -376,6 +376,15 @@ def test_a_java_keystore_is_refused_with_the_conversion(name: str, given: dict[s
     ) in str(caught.value)
 
 
+@pytest.mark.parametrize("length", [b"\x80", b"\x81\n", b"\x82\n\n", b"\x82\x0a\x11", b"\x83\0\n\r"])
+def test_pkcs12_of_any_length_is_known_by_its_content(length: bytes) -> None:
+    """A byte of the length may be that of a line break."""
+    content = b"\x30" + length + b"\x02\x01\x03and so on"
+    assert tls._is_pkcs12("ssl.keystore.location", "a.keystore", "JKS", content)
+    with pytest.raises(ConfigError):
+        tls._is_pkcs12("ssl.keystore.location", "a.keystore", "JKS", content.replace(b"\x03", b"\x04"))
+
+
 @pytest.mark.parametrize("name", ["a.jks", "a.keystore"])
 @pytest.mark.parametrize("kind", [{}, {"ssl_keystore_type": "JKS", "ssl_truststore_type": "JKS"}])
 def test_a_store_that_java_names_as_it_likes_is_read_by_its_content(
