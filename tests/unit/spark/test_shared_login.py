@@ -199,6 +199,21 @@ def test_tokens_that_do_not_say_whose_they_are_leave_nothing_for_ever(
     assert len(cluster.created) == 5
 
 
+def test_a_token_that_lives_is_kept_where_the_one_that_it_replaces_has_ended(
+    cluster: Cluster, session: Path
+) -> None:
+    assert session.is_dir()
+    file = Path(shared_login(client(), parsed(), ask=False).place)
+    coming = shared_login_module._read(file).held
+    shared_login_module._write(file, KeptTokens(held=None, coming=coming))
+    os.utime(file, (0, 0))
+    other = SCRAM | {"kafka.sasl.username": "bob"}
+    shared_login(client(other), parsed(other), ask=False)
+    assert coming is not None
+    assert shared_login_module._read(file).coming == coming
+    assert len(cluster.created) == 2
+
+
 def test_a_revoked_or_suspected_token_is_not_shared_any_more(cluster: Cluster, session: Path) -> None:
     assert session.is_dir()
     shared_login(client(), parsed(), ask=False)
