@@ -149,6 +149,38 @@ def test_hidden_offsets_count_as_handed_out_with_the_records_before_them(shared:
     assert [*reached, shared.position(TP)] == [0, 5, 9, 12]
 
 
+def epochs_at(shared: PrefetchBuffer, *offsets: int) -> list[int]:
+    return [shared.leader_epochs({TP: offset}).get(TP, -1) for offset in offsets]
+
+
+def test_the_epoch_before_an_offset_is_known_where_records_begin_and_end(shared: PrefetchBuffer) -> None:
+    """And between two of the same epoch. A wrong one would have a reader see its log as cut back."""
+    for first, until, epoch in [(0, 5, 3), (5, 9, 4), (9, 12, 4)]:
+        shared.put(wanted(shared), 0, replace(records(first, until), leader_epoch=epoch))
+    shared.take()
+    assert epochs_at(shared, 0, 2, 5, 6) == [-1, -1, 3, -1]
+    shared.take()
+    assert epochs_at(shared, 4, 5, 7, 9, 10) == [-1, 3, -1, 4, -1]
+    shared.take()
+    assert epochs_at(shared, 8, 9, 10, 12, 13) == [-1, 4, 4, 4, -1]
+
+
+@pytest.mark.parametrize("epoch", [4, -1])
+def test_hidden_offsets_behind_records_have_an_epoch_of_their_own(shared: PrefetchBuffer, epoch: int) -> None:
+    shared.put(wanted(shared), 0, replace(records(0, 5), leader_epoch=3))
+    shared.skip(wanted(shared), 0, 9, epoch)
+    shared.take()
+    assert epochs_at(shared, 9) == [epoch]
+
+
+def test_epochs_of_before_a_move_say_nothing_about_offsets_after_it(shared: PrefetchBuffer) -> None:
+    """The log may have been cut back, or its topic recreated."""
+    shared.put(wanted(shared), 0, replace(records(0, 5), leader_epoch=3))
+    shared.take()
+    shared.seek(TP, 5)
+    assert epochs_at(shared, 5) == [-1]
+
+
 def test_offsets_that_were_hidden_before_a_move_say_nothing_about_the_new_place(
     shared: PrefetchBuffer,
 ) -> None:
