@@ -131,9 +131,10 @@ def test_offsets_without_records_are_passed() -> None:
 def test_a_token_that_was_replaced_in_its_file(tmp_path: Path) -> None:
     """A consumer outlives the token of a registry: a new schema came, and was refused for ever."""
     schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "id", "type": "long"}]})
-    valid = ["one"]
+    valid, requests = ["one"], list[str]()
 
     def answer(asked: Asked) -> tuple[int, dict[str, str], Any]:
+        requests.append(asked.path)
         if asked.headers.get("Authorization") != f"Bearer {valid[0]}":
             return 401, {}, {"error_code": 401, "message": "Unauthorized"}
         return 200, {}, {"schema": schema, "id": 1, "version": 1}
@@ -165,6 +166,12 @@ def test_a_token_that_was_replaced_in_its_file(tmp_path: Path) -> None:
                 token.write_text(renewed)
                 assert ids(consumer) == [id]
                 assert ids(other) == [id]
+            valid[0] = "four"
+            log.append([b"\0\0\0\0\4\2"])
+            before = len(requests)
+            with pytest.raises(ConfigError, match="HTTP status 401"):
+                ids(consumer)
+            assert len(requests) == before + 1, "the file still has the token that was refused"
 
 
 def _fetched(topic: str, key_id: int, value_id: int) -> FetchedRecords:
