@@ -13,6 +13,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -91,6 +92,14 @@ def test_leaders_that_never_agree_are_no_answer(cluster, router):
     lag(cluster, 3, uuid4())
     with pytest.raises(DeadlineExceededError, match="the brokers disagree about the ids of t, u"):
         find_recreated(router, expected, refresh=True)
+
+
+def test_a_caller_may_limit_the_wait_for_leaders_to_agree(cluster, router, monkeypatch):
+    expected = dict(cluster.topic_ids)
+    lag(cluster, 3, uuid4())
+    monkeypatch.setattr(Router, "deadline", lambda *_: pytest.fail("the caller's own one counts"))
+    with pytest.raises(DeadlineExceededError, match="the brokers disagree about the ids of t, u"):
+        find_recreated(router, expected, refresh=True, deadline=Deadline.after_ms(100))
 
 
 def test_a_leader_that_disagreed_and_answers_no_more_is_not_passed_over(cluster, router):
