@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spark_kafka_native.kafka.admin import family
 from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.admin.cluster import _of_all
 from spark_kafka_native.kafka.admin.family import AdminFamily, ItemResult, Task, names_of
 from spark_kafka_native.kafka.admin.groups import PartitionLag
 from spark_kafka_native.kafka.admin.topics import _read_deleted
@@ -21,6 +24,7 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
     BrokerError,
     DeadlineExceededError,
     KafkaError,
@@ -176,6 +180,31 @@ def test_what_was_deleted_beside_a_refusal_is_noted() -> None:
     (refused,) = _read_deleted(response, {TopicPartition("t", 0): -1}, first).values()
     assert first == {TopicPartition("t", 1): 7}
     assert str(refused).startswith("deleting records of t-0 before offset -1: NOT_LEADER_OR_FOLLOWER")
+
+
+def test_an_error_of_a_leader_is_that_of_each_of_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else those without one are asked for until the time is over."""
+    wanted, error = [TopicPartition("t", number) for number in range(3)], AuthenticationError("not for you")
+    router: Any = SimpleNamespace(
+        config=SimpleNamespace(request_timeout_ms=1),
+        metadata=lambda *_, **_given: None,
+        known_leaders=lambda these: {tp: SimpleNamespace(node_id=tp.partition % 2) for tp in these},
+    )
+    monkeypatch.setattr(family, "ask_each_broker", lambda *_: {0: error})
+    request: Any = None
+    found = AdminFamily(router)._ask_leaders(
+        wanted, lambda _: request, lambda _: {}, Deadline.after_ms(1_000)
+    )
+    assert found == {wanted[0]: error, wanted[2]: error}
+
+
+def test_what_is_put_off_goes_before_refusals_where_all_was_requested() -> None:
+    """A refusal would end it, and leave others undone."""
+    refused, put_off = ItemResult("a-0", EXISTS, "no"), ItemResult("a-1", THROTTLED, "later")
+    done = ItemResult("a-2", NONE)
+    assert _of_all([done, refused, put_off]) == [ItemResult("all", THROTTLED, "a-1: later")]
+    assert _of_all([done, refused])[0] == ItemResult("all", EXISTS, "a-0: no")
+    assert _of_all([done]) == [ItemResult("all", NONE)]
 
 
 def test_nothing_asks_nobody() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -300,6 +300,32 @@ def test_records_are_deleted_in_all_partitions_but_the_one_that_can_not(why: str
             for one in request.fields["topics"][0]["partitions"]
         ]
         assert sorted(sent) == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_partition_that_its_leader_has_left_is_asked_again(
+    is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside one that is refused, and after the time for which its leader is waited for then."""
+    if not is_refused:
+        monkeypatch.setattr(offsets, "MISSING_MS", 0)
+    with MockBroker() as broker:
+        broker.create_topic("a", partitions=2)
+        codes = [ErrorCode.TOPIC_AUTHORIZATION_FAILED if is_refused else ErrorCode.NONE]
+        codes.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        first = [
+            {"partition_index": index, "error_code": code, "low_watermark": 0}
+            for index, code in enumerate(codes)
+        ]
+        broker.on("DeleteRecords", times=1).reply({"topics": [{"name": "a", "partitions": first}]})
+        broker.on("DeleteRecords", times=None).reply(records_deleted)
+        with Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
+            expected = pytest.raises(BrokerError, match="a-0") if is_refused else nullcontext()
+            with expected as caught:
+                admin.delete_records({TopicPartition("a", index): 0 for index in range(2)})
+        sent = [one.fields["topics"][0]["partitions"] for one in broker.asked("DeleteRecords")]
+        assert [[one["partition_index"] for one in partitions] for partitions in sent] == [[0, 1], [1]]
+        assert caught is None or not getattr(caught.value, "__notes__", [])
 
 
 def test_what_is_written_after_a_lost_answer_is_not_deleted() -> None:
