@@ -440,6 +440,8 @@ def pieces_of(monkeypatch, *pieces):
         ([*range(20), 100_000], 200_000, 1),
         ([0, 100_000], 100_001, 1),
         ([0, 100_000, 100_001], 100_002, 1),
+        # More records than are sampled: those behind them are not in the last part's offsets.
+        ([*range(0, 3_750, 10), *range(3_750, 3_975)], 3_975, 1),
     ],
 )
 def test_sizes_are_those_of_offsets_and_not_of_records(monkeypatch, offsets, until, density):
