@@ -7,7 +7,7 @@ import polars
 import pyarrow as pa
 import pytest
 
-from spark_kafka_native.formats import FormatError
+from spark_kafka_native.formats import FormatError, plain_types
 from spark_kafka_native.formats.plain_types import as_plain
 
 UNION = pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])])
@@ -91,6 +91,14 @@ def test_views_that_share_more_than_2_gib(kind: pa.DataType) -> None:
         with pytest.raises(FormatError, match=f"{kind} has more than 2 GiB: write fewer rows at once"):
             as_plain(given)
     assert len(as_plain(column[2_040:])) == 9
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+def test_bytes_of_views_are_those_of_the_slice(kind: pa.DataType) -> None:
+    column = pa.array([b"a", b"bb", b"", b"x" * 100]).cast(kind)
+    found = [plain_types._view_bytes(column[start:stop]) for start, stop in [(0, 4), (0, 2), (1, 3), (3, 4)]]
+    assert found == [103, 3, 2, 100]
+    assert plain_types._view_bytes(column[4:]) == 0
 
 
 def test_a_slice_far_inside_of_large_strings() -> None:

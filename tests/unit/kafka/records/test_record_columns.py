@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.model import Record, TimestampType, TopicPartition
-from spark_kafka_native.kafka.records.columns import HEADERS_AS_BYTES_TYPE, HEADERS_TYPE, RecordColumns
+from spark_kafka_native.kafka.records import columns
+from spark_kafka_native.kafka.records.columns import (
+    HEADERS_AS_BYTES_TYPE,
+    HEADERS_TYPE,
+    RecordColumns,
+    to_binary,
+)
 
 HEADERS = [None, [("a", b"1"), ("a", None)], [], [("", b"")]]
 COLUMNS = RecordColumns(
@@ -100,3 +106,16 @@ def test_a_record_prints_for_people() -> None:
 def test_a_record_can_not_be_changed() -> None:
     with pytest.raises(AttributeError):
         expected()[0].offset = 1  # type: ignore[misc]
+
+
+def test_bytes_of_fixed_size_that_end_behind_2_gib_have_large_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Arrow's offsets count from the begin of the memory, not from that of a slice."""
+    monkeypatch.setattr(columns, "_INT32_MAX", 10)
+    column = pa.array([b"abc", b"def", b"ghi", b"jkl"], pa.binary(3))
+    for start, stop, kind in [(0, 3, pa.binary()), (0, 4, pa.large_binary()), (3, 4, pa.large_binary())]:
+        made = to_binary(column[start:stop])
+        assert made is not None
+        assert made.type == kind
+        assert made.to_pylist() == column[start:stop].to_pylist()
