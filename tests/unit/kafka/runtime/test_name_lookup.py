@@ -349,3 +349,12 @@ def test_few_failed_addresses_are_noted(monkeypatch: pytest.MonkeyPatch) -> None
         failed.add(info[4])
     assert [info[4][0][-1] for info in failed.last(found)] == ["1", "2", "3"]
     assert len(failed._failed_at) == 2
+
+
+def test_an_address_that_has_failed_again_is_not_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_lookup, "MAX_FAILED", 2)
+    failed = FailedAddresses()
+    found = [v4(f"127.0.0.{number}", 1) for number in range(1, 4)]
+    for number in (0, 1, 0, 2):
+        failed.add(found[number][4])
+    assert list(failed._failed_at) == [found[0][4], found[2][4]]
