@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..kafka.model import OffsetAt
+from ..kafka.errors import KafkaError, PartialAnswerError
+from ..kafka.model import OffsetAt, TopicPartition
 from .offsets import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
 from .options import (
     add_connection_options,
@@ -50,29 +51,39 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Delete the records before the offset with ``--execute``, and print how many there were."""
+    """Delete the records before the offset with ``--execute``, and print how many there were; if a part of
+    the partitions refuses, those of the others.
+    """
     names = given_topics(arguments)
     if patterns := [name for name in names if is_pattern(name)]:
         wrong_usage(
             arguments, f"{patterns[0]!r} is a pattern: name each topic whose records are to be deleted"
         )
+    failed: dict[TopicPartition, KafkaError] = {}
     with connect(arguments) as admin:
         wanted = partitions_of(admin.router, names, arguments.partition)
         resolver = OffsetResolver(admin.router, wanted)
         first = resolver.resolve_all(OffsetSpec(at=OffsetAt.EARLIEST))
         before = resolver.resolve_all(arguments.before)
-        rows = [
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "first": first[tp],
-                "before": before[tp],
-                "records": before[tp] - first[tp],
-            }
-            for tp in wanted
-        ]
         if arguments.execute:  # first: the reader of the output may have hung up
-            admin.delete_records({tp: offset for tp, offset in before.items() if offset > first[tp]})
-    note("deleted" if arguments.execute else "Nothing was deleted: --execute does it.")
+            try:
+                admin.delete_records({tp: offset for tp, offset in before.items() if offset > first[tp]})
+            except PartialAnswerError as error:
+                failed = error.failed
+    rows = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "first": first[tp],
+            "before": before[tp],
+            "records": before[tp] - first[tp],
+        }
+        for tp in wanted
+        if tp not in failed
+    ]
+    for problem in failed.values():
+        note(f"error: {problem}")
+    done = "deleted in the other partitions" if failed else "deleted"
+    note(done if arguments.execute else "Nothing was deleted: --execute does it.")
     print_rows(_COLUMNS, rows, as_json=arguments.json)
-    return 0
+    return 1 if failed else 0

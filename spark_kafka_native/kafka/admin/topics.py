@@ -10,7 +10,7 @@ from typing import Any
 from ..cluster import offsets
 from ..cluster.metadata import Topic
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError, KafkaError
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
 from ..model import IsolationLevel, OffsetAt, TopicPartition
 from ..protocol.api.topics import (
     DEFAULT_COUNT,
@@ -156,8 +156,10 @@ class TopicAdmin(AdminFamily):
         self, before: Mapping[TopicPartition, int], timeout: Timeout = None
     ) -> dict[TopicPartition, int]:
         """Delete the records before each offset (-1: all that the partition has now); returns the first
-        offset of each partition afterwards. Raises `BrokerError` and the like for the first partition that is
-        refused, after the others are done; its notes name the others that are not.
+        offset of each partition afterwards.
+
+        Raises after the others are done: `PartialAnswerError` with their first offsets, `BrokerError` and the
+        like for the first partition that is refused if none is done; its notes name the others.
         """
         limit, patient = self._limit(timeout), Deadline.after_ms(offsets.MISSING_MS)
         before = {TopicPartition(*tp): offset for tp, offset in before.items()}
@@ -180,8 +182,14 @@ class TopicAdmin(AdminFamily):
                 attempt, what="deleting records", deadline=limit, topics={tp.topic for tp in before}
             )
         except KafkaError as error:
+            if first:
+                reasons = refused | failed
+                left = {tp: reasons.get(tp, error) for tp in before if tp not in first}
+                raise PartialAnswerError(first, left) from error
             others = [*refused.values(), *(one for one in failed.values() if one is not error.__cause__)]
             raise with_refused(error, (one for one in others if one is not error)) from error.__cause__
+        if first and (refused or failed):
+            raise PartialAnswerError(first, refused | failed)
         if errors := [*refused.values(), *failed.values()]:
             raise with_refused(errors[0], errors[1:])
         return first

@@ -194,6 +194,20 @@ def test_records_are_deleted_in_the_partitions_that_are_named(broker: MockBroker
     assert [len(broker.records("orders", partition)) for partition in range(3)] == [4, 1, 4]
 
 
+def test_the_partitions_whose_records_are_deleted_are_shown_though_another_refuses(
+    broker: MockBroker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refused = [{"partition_index": 1, "error_code": 29}]
+    bad = broker.leader("orders", 1)
+    broker.on("DeleteRecords", node_id=bad).reply({"topics": [{"name": "orders", "partitions": refused}]})
+    command = ["delete-records", "orders", "--before", "3", "--execute", "--json"]
+    assert main([*command, "-b", broker.bootstrap_servers]) == 1
+    shown = capfd.readouterr()
+    assert [(row["partition"], row["records"]) for row in json.loads(shown.out)] == [(0, 3), (2, 3)]
+    assert "deleting records of orders-1 before offset 3: TOPIC_AUTHORIZATION_FAILED" in shown.err
+    assert [len(broker.records("orders", partition)) for partition in range(3)] == [1, 4, 1]
+
+
 def test_the_transaction_that_is_named_is_aborted(broker: MockBroker) -> None:
     producers = [
         {"producer_id": 70 + at, "producer_epoch": 3, "current_txn_start_offset": at} for at in (1, 2)

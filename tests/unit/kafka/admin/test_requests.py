@@ -23,8 +23,8 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
     DeadlineExceededError,
-    KafkaError,
     OffsetOutOfRangeError,
+    PartialAnswerError,
 )
 from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.cluster import (
@@ -290,9 +290,11 @@ def test_records_are_deleted_in_all_partitions_but_the_one_that_can_not(why: str
             )
         with (
             Admin(broker.bootstrap_servers, default_api_timeout_ms=1500, request_timeout_ms=400) as admin,
-            pytest.raises(KafkaError),
+            pytest.raises(PartialAnswerError) as raised,
         ):
             admin.delete_records({TopicPartition("a", index): offset for index in range(3)})
+        assert raised.value.found == {TopicPartition("a", index): 1 for index in (1, 2)}
+        assert list(raised.value.failed) == [A0]
         sent = [
             (one["partition_index"], one["offset"])
             for request in broker.asked("DeleteRecords")
