@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -123,8 +122,7 @@ def _list_or_remove(arguments: argparse.Namespace) -> int:
         if removes:
             note(f"{len(found)} removed")
         if found or sys.exception() is None:
-            with contextlib.suppress(BrokenPipeError):  # the outcome counts nevertheless
-                _show(list(found), arguments)
+            _show(list(found), arguments)
     return 0
 
 

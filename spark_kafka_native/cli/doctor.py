@@ -67,9 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
     for finding in _checks(arguments):
         findings.append(finding)
         if not arguments.json:
-            _show(finding)
+            with contextlib.suppress(BrokenPipeError):  # the findings make the exit code nevertheless
+                _show(finding)
     if arguments.json:
-        print_json([asdict(finding) for finding in findings])
+        with contextlib.suppress(BrokenPipeError):
+            print_json([asdict(finding) for finding in findings])
     return 1 if any(finding.status == "error" for finding in findings) else 0
 
 

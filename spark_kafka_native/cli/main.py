@@ -44,7 +44,7 @@ _EXTRAS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code: 0, 1 for an error, 2 for wrong usage; 130 after Ctrl-C and 143
     after SIGTERM, as shells expect. If the reader of a pipe hangs up (``| head``), the command's own exit
-    code counts: that is 0, unless records were not written.
+    code counts: that is 0, unless something was refused or did not answer.
     """
     _prepare_streams()
     words = _command_first(sys.argv[1:] if arguments is None else list(arguments))

@@ -41,15 +41,18 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print ``rows``, which have ``columns`` and may have further ones for JSON."""
+    """Print ``rows``, which have ``columns`` and may have further ones for JSON. No error if the reader has
+    hung up: the command has its exit code nevertheless, also where the output is longer than the buffer.
+    """
     kept = list(rows)
-    if as_json:
-        print_json(kept)
-    elif on_terminal():
-        print("\n".join(table(columns, kept)))
-    else:
-        for row in kept:
-            print("\t".join(cell(row.get(column)) for column in columns))
+    with contextlib.suppress(BrokenPipeError):
+        if as_json:
+            print_json(kept)
+        elif on_terminal():
+            print("\n".join(table(columns, kept)))
+        else:
+            for row in kept:
+                print("\t".join(cell(row.get(column)) for column in columns))
 
 
 def write_bytes(data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -209,7 +210,8 @@ def _show(
             late = dict.fromkeys(resolver.missing, start)
             growing = arguments.partition is None
             found = Following(router, run, wanted, level, late=late, growing=growing).fetched()
-        printer.print_all(found)
+        with contextlib.suppress(BrokenPipeError):  # partitions that did not answer count nevertheless
+            printer.print_all(found)
     finally:
         run.close()
     return not resolver.missing

@@ -289,3 +289,35 @@ def test_a_reader_that_has_hung_up_changes_no_exit_code(broker: MockBroker, buff
     command = ("topics", "delete", "late", "orders", "--json")
     code, err = run_into_closed_pipe(broker, *command, buffered=buffered, stop=True)
     assert (code, err) == (130, "Stopped.\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "buffered"),
+    [
+        (["topics"], True),
+        (["topics"], False),
+        (["topics", "--json"], True),
+        (["tail", "orders"], True),
+        (["doctor"], False),
+    ],
+)
+def test_failures_make_the_exit_code_though_the_reader_has_hung_up(
+    broker: MockBroker, command: list[str], buffered: bool
+) -> None:
+    """Also of an output that is longer than the buffer, where an earlier line fails."""
+    for number in range(300):
+        broker.create_topic(f"{number:040}")
+    broker.create_topic("secret")
+
+    def hide(fields: dict[str, Any]) -> None:
+        for topic in fields["topics"]:
+            if topic["name"] == "secret":
+                topic |= {"error_code": 29, "partitions": []}
+
+    broker.on("Metadata", times=None).change(hide)
+    with broker.cluster.changed:
+        broker.cluster.topics["orders"].partitions[0].leader = -1
+    if command == ["doctor"]:
+        broker.stop(3, is_noticed=False)
+    code, err = run_into_closed_pipe(broker, *command, buffered=buffered)
+    assert (code, "BrokenPipe" in err) == (1, False)
