@@ -119,6 +119,16 @@ def _login(keeper: TokenKeeper, *, ask: bool) -> TokenLogin:
 def _locked(file: Path, patience_ms: float) -> BinaryIO:
     """``file``, opened: no other process of this machine has it until it is closed. Raises
     `DeadlineExceededError` if another one has it for longer than ``patience_ms``."""
+    deadline = Deadline.after_ms(patience_ms)
+    while True:
+        opened = _opened_and_locked(file, deadline)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(opened.fileno()), file.stat()):
+                return opened
+        opened.close()  # the process before has removed it: others lock the file that is there now
+
+
+def _opened_and_locked(file: Path, deadline: Deadline) -> BinaryIO:
     try:
         opened = os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
     except OSError as error:
@@ -139,7 +149,7 @@ def _locked(file: Path, patience_ms: float) -> BinaryIO:
         retry(
             lock,
             what="getting the delegation token that the session shares",
-            deadline=Deadline.after_ms(patience_ms),
+            deadline=deadline,
             backoff=_LOCK_BACKOFF,
             retriable=lambda _: True,
         )
@@ -258,14 +268,25 @@ def _lives(kept: KeptTokens) -> bool:
     return any(one is not None and one.left for one in (kept.held, kept.coming))
 
 
+def _has_ended(file: Path) -> bool:
+    return time.time() - file.stat().st_mtime > _ENDED_AFTER_S and not _lives(_read(file))
+
+
 def _remove_ended(file: Path) -> None:
-    """Remove the files beside ``file`` with tokens that have ended: logins that no process has any more."""
+    """Remove the files beside ``file`` with tokens that have ended: logins that no process has any more. One
+    that a process has locked is left: it gets another token.
+    """
     for other in file.parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            is_old = time.time() - other.stat().st_mtime > _ENDED_AFTER_S
-            if is_old and other != file and not other.name.endswith(_LOCK) and not _lives(_read(other)):
-                other.unlink()
-                other.with_name(other.name + _LOCK).unlink()
+        if other == file or other.name.endswith(_LOCK):
+            continue
+        with suppress(OSError, KafkaError):
+            if not _has_ended(other):
+                continue
+            lock = other.with_name(other.name + _LOCK)
+            with _locked(lock, 0):
+                if _has_ended(other):  # still, now that it can't change
+                    other.unlink()
+                    lock.unlink()
 
 
 def _write(file: Path, kept: KeptTokens) -> None:

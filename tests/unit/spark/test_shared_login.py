@@ -376,6 +376,66 @@ def test_one_process_at_a_time_asks_the_cluster(
     assert len(cluster.created) == 1
 
 
+BOB = SCRAM | {"kafka.sasl.username": "bob"}
+
+
+def test_an_ended_token_is_left_while_a_process_replaces_it(
+    cluster: Cluster, session: Path, clocks: Clocks
+) -> None:
+    """Without its file two processes could lock it, and each would create a token."""
+    ended = Path(shared_login(client(), parsed(), ask=False).place)
+    clocks.pass_hours(25)
+    with busy(str(ended)):
+        os.utime(ended, (0, 0))
+        assert shared_login(client(BOB), parsed(BOB), ask=False).login.token_id == "t2"
+        assert ended.exists()
+        with pytest.raises(DeadlineExceededError):
+            shared_login_module._locked(session / f"{ended.name}-lock", 0)
+    clocks.pass_hours(25)
+    shared_login(client(BOB), parsed(BOB), ask=False)
+    assert [file.name for file in session.glob(f"{ended.name}*")] == []
+    assert len(cluster.created) == 3
+
+
+def test_a_token_that_another_process_has_just_written_is_left(
+    cluster: Cluster, session: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the ended one and the removal of its file."""
+    assert session.is_dir()
+    place = shared_login(client(), parsed(), ask=False).place
+    clocks.pass_hours(25)
+    os.utime(place, (0, 0))
+    lives = shared_login_module._lives
+
+    def late(kept: KeptTokens) -> bool:
+        monkeypatch.setattr(shared_login_module, "_lives", lives)
+        shared_login(client(), parsed(), ask=False)
+        return lives(kept)
+
+    monkeypatch.setattr(shared_login_module, "_lives", late)
+    shared_login(client(BOB), parsed(BOB), ask=False)
+    shared_login(client(), parsed(), ask=False)
+    assert len(cluster.created) == 3
+
+
+def test_a_lock_file_that_is_removed_while_it_is_waited_for_is_made_again(
+    session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, flock = session / "pykafka-token-x-lock", fcntl.flock
+
+    def late(opened: Any, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        flock(opened, how)
+        file.unlink()
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with (
+        shared_login_module._locked(file, 0),
+        pytest.raises(DeadlineExceededError, match=r"has .* locked"),
+    ):
+        shared_login_module._locked(file, 0)
+
+
 @pytest.mark.parametrize("hours", [None, 13])
 @pytest.mark.parametrize("ask", [False, True])
 def test_what_another_process_has_done_meanwhile_is_not_done_again(
