@@ -246,6 +246,10 @@ def _shake_hands(sock: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
 _CLOSED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What Python raises at the end of a stream: 3.11.2 raises the second one even without a close_notify alert.
 """
+_CLOSED_BEFORE = "Closed before TLS handshake"
+"""The reason's beginning for a stream that had something in it, and had ended, before the handshake began:
+Python gives it, not OpenSSL.
+"""
 
 
 def _handshake_failure(error: Exception, address: str) -> KafkaError:
@@ -253,7 +257,11 @@ def _handshake_failure(error: Exception, address: str) -> KafkaError:
         return SecurityError(f"{address}: the broker's certificate is not trusted: {error.verify_message}")
     if isinstance(error, ValueError):
         return ConfigError(f"{address}: TLS can't ask for a host of this name ({error})")
-    if isinstance(error, _CLOSED) or not isinstance(error, ssl.SSLError):
+    if (
+        isinstance(error, _CLOSED)
+        or not isinstance(error, ssl.SSLError)
+        or (error.reason or "").startswith(_CLOSED_BEFORE)
+    ):
         return HandshakeClosedError(
             f"{address}: the connection was closed during the TLS handshake; "
             "the port probably speaks no TLS (then set security.protocol=PLAINTEXT)"

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import struct
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -22,6 +23,7 @@ from spark_kafka_native.kafka.network.transport import (
     TLS_CHUNK,
     WRITE,
     Transport,
+    _encrypt,
     _handshake_failure,
     wait_for_streams,
 )
@@ -169,6 +171,19 @@ def test_a_port_that_hangs_up_in_the_handshake_is_taken_for_plaintext(kind):
     assert isinstance(told, HandshakeClosedError)
     assert "broker:1" in str(told)
     assert "security.protocol=PLAINTEXT" in str(told)
+
+
+def test_a_port_that_speaks_and_hangs_up_before_the_handshake_is_taken_for_plaintext():
+    """It is by chance whether the handshake has begun."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+        theirs.sendall(b"xxx")
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        theirs.close()  # with a reset
+        assert wait_for_streams([(ours.fileno(), READ)], Deadline.after_ms(10_000))
+        with pytest.raises(HandshakeClosedError, match=r"broker:1.*security.protocol=PLAINTEXT"):
+            _encrypt(ours, "broker", "broker:1", ssl.create_default_context(), Deadline.after_ms(10_000))
 
 
 @pytest.mark.parametrize("host", ["a" * 64 + ".example", ".example", "a..example"])
