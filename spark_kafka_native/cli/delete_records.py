@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..kafka.errors import KafkaError, PartialAnswerError
+from ..kafka.errors import KafkaError, PartialAnswerError, reasons_of
 from ..kafka.model import OffsetAt, TopicPartition
 from .offsets import OFFSET_SPECS, OffsetResolver, OffsetSpec, parse_offset_spec
 from .options import (
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         for tp in wanted
         if tp not in failed
     ]
-    for problem in failed.values():
+    for problem in reasons_of(failed):
         note(f"error: {problem}")
     done = "deleted in the other partitions" if failed else "deleted"
     note(done if arguments.execute else "Nothing was deleted: --execute does it.")

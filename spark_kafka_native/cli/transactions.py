@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..kafka.errors import KafkaError, PartialAnswerError
+from ..kafka.errors import KafkaError, PartialAnswerError, reasons_of
 from ..kafka.model import TopicPartition
 from .options import (
     add_connection_options,
@@ -116,7 +116,7 @@ def _hanging(admin: Admin, arguments: argparse.Namespace) -> int:
         found = admin.hanging_transactions(topics_matching(admin.router, arguments.names))
     except PartialAnswerError as error:
         found, failed = error.found, error.failed
-    for problem in failed.values():
+    for problem in reasons_of(failed):
         note(f"warning: {problem}")
     rows = [
         {

@@ -144,8 +144,24 @@ class PartialAnswerError(KafkaError):
         self.failed = dict(failed)
 
     def __str__(self) -> str:
-        more = f", and {len(self.failed) - 1} more" if len(self.failed) > 1 else ""
-        return f"not all partitions answered: {next(iter(self.failed.values()))}{more}"
+        first, *others = reasons_of(self.failed)
+        more = f", and {len(others)} more" if others else ""
+        return f"not all partitions answered: {first}{more}"
+
+
+def reasons_of(failed: Mapping[TopicPartition, KafkaError]) -> list[str]:
+    """The text of each error in ``failed`` once, with its partitions if it does not name them: all partitions
+    of a leader that has not answered have the same error.
+    """
+    having: dict[KafkaError, list[TopicPartition]] = {}
+    for tp, error in failed.items():
+        having.setdefault(error, []).append(tp)
+    return [
+        text
+        if len(partitions) == 1 and str(partitions[0]) in text
+        else f"{', '.join(map(str, partitions))}: {text}"
+        for text, partitions in ((str(error), partitions) for error, partitions in having.items())
+    ]
 
 
 class ClientClosedError(KafkaError):

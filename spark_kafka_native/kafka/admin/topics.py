@@ -10,7 +10,7 @@ from typing import Any
 from ..cluster import offsets
 from ..cluster.metadata import Topic
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError, reasons_of
 from ..model import IsolationLevel, OffsetAt, TopicPartition
 from ..protocol.api.topics import (
     DEFAULT_COUNT,
@@ -30,7 +30,7 @@ from ..protocol.api.topics import (
 )
 from ..runtime.deadline import Deadline, Timeout
 from ..runtime.retry import is_retriable
-from .family import AdminFamily, ItemResult, Task, broker_share, names_of, with_refused
+from .family import AdminFamily, ItemResult, Task, broker_share, names_of
 
 _ALL = -1
 """In place of an offset: all records."""
@@ -182,16 +182,15 @@ class TopicAdmin(AdminFamily):
                 attempt, what="deleting records", deadline=limit, topics={tp.topic for tp in before}
             )
         except KafkaError as error:
+            reasons = refused | failed
             if first:
-                reasons = refused | failed
                 left = {tp: reasons.get(tp, error) for tp in before if tp not in first}
                 raise PartialAnswerError(first, left) from error
-            others = [*refused.values(), *(one for one in failed.values() if one is not error.__cause__)]
-            raise with_refused(error, (one for one in others if one is not error)) from error.__cause__
-        if first and (refused or failed):
-            raise PartialAnswerError(first, refused | failed)
-        if errors := [*refused.values(), *failed.values()]:
-            raise with_refused(errors[0], errors[1:])
+            raise _with_reasons(error, reasons) from error.__cause__
+        if reasons := refused | failed:
+            if first:
+                raise PartialAnswerError(first, reasons)
+            raise _with_reasons(next(iter(reasons.values())), reasons)
         return first
 
     def _delete_before(
@@ -288,6 +287,14 @@ def _new_replicas(replicas: Sequence[Sequence[int]] | None) -> list[CreatePartit
     if replicas is None:
         return None
     return [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in replicas]
+
+
+def _with_reasons(error: KafkaError, failed: Mapping[TopicPartition, KafkaError]) -> KafkaError:
+    """``error`` with a note for each reason in ``failed`` that it does not say itself."""
+    for reason in reasons_of(failed):
+        if reason not in (str(error), str(error.__cause__)):
+            error.add_note(f"not deleted: {reason}")
+    return error
 
 
 def _read_deleted(

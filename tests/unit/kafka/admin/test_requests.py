@@ -23,6 +23,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
     DeadlineExceededError,
+    KafkaError,
     OffsetOutOfRangeError,
     PartialAnswerError,
 )
@@ -322,12 +323,34 @@ def test_a_partition_that_its_leader_has_left_is_asked_again(
         broker.on("DeleteRecords", times=1).reply({"topics": [{"name": "a", "partitions": first}]})
         broker.on("DeleteRecords", times=None).reply(records_deleted)
         with Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
-            expected = pytest.raises(BrokerError, match="a-0") if is_refused else nullcontext()
+            expected = pytest.raises(PartialAnswerError, match="a-0") if is_refused else nullcontext()
             with expected as caught:
                 admin.delete_records({TopicPartition("a", index): 0 for index in range(2)})
         sent = [one.fields["topics"][0]["partitions"] for one in broker.asked("DeleteRecords")]
         assert [[one["partition_index"] for one in partitions] for partitions in sent] == [[0, 1], [1]]
         assert caught is None or not getattr(caught.value, "__notes__", [])
+
+
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_the_error_of_a_leader_is_said_once_with_its_partitions(is_partial: bool) -> None:
+    with MockBroker(2) as broker:
+        broker.create_topic("a", partitions=4)
+        bad = broker.leader("a", 0)
+        broker.on("DeleteRecords", times=None).reply(records_deleted)
+        broker.on("DeleteRecords", node_id=bad, times=None).corrupt(0)
+        wanted = [
+            tp
+            for tp in (TopicPartition("a", index) for index in range(4))
+            if is_partial or broker.leader("a", tp.partition) == bad
+        ]
+        with (
+            Admin(broker.bootstrap_servers, default_api_timeout_ms=1500, request_timeout_ms=400) as admin,
+            pytest.raises(KafkaError) as raised,
+        ):
+            admin.delete_records(dict.fromkeys(wanted, 0))
+    said = [str(raised.value), *getattr(raised.value, "__notes__", ())]
+    assert len([text for text in said if "a-0, a-2: " in text]) == 1
+    assert (len(said), isinstance(raised.value, PartialAnswerError)) == (1 if is_partial else 2, is_partial)
 
 
 def test_what_is_written_after_a_lost_answer_is_not_deleted() -> None:
