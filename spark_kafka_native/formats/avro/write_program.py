@@ -41,8 +41,7 @@ class WriteProgram:
 def compile_write(avro: AvroType, kind: pa.DataType) -> WriteProgram:
     """Writes rows of ``kind`` as ``avro``. Raises `FormatError`."""
     compiler = _Compiler()
-    alternatives = avro.alternatives
-    if avro.kind == "union" and len(alternatives) == 1 and pa.types.is_null(kind):
+    if pa.types.is_null(kind):
         raise FormatError("All rows are null: there is nothing to write as Avro")
     _, column = compiler.value(avro, pa.field("", kind, nullable=False), "")
     return WriteProgram(compiler.made.finish(), column)

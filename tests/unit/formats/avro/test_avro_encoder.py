@@ -135,6 +135,13 @@ def test_a_row_that_the_schema_does_not_have_is_named(
     assert caught.value.row == len(values) - 1
 
 
+@pytest.mark.parametrize("schema", ["null", "int", ["null"], ["null", "int"], ["null", "int", "string"]])
+def test_a_column_without_values_is_refused(kernel: AvroKernel, schema: Any) -> None:
+    """A null row is a null payload, of any schema: nothing of Avro would be in it."""
+    with pytest.raises(FormatError, match="All rows are null"):
+        encode(kernel, pa.nulls(2), schema)
+
+
 SYMBOLS_IN = [
     ({"type": "array", "items": E1}, pa.list_(pa.string()), lambda *texts: list(texts)),
     (
