@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import base64
 import contextlib
+import io
 import json
+import select
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..kafka.config.producer_config import COMPRESSION_TYPES
 from ..kafka.errors import KafkaError
@@ -410,7 +412,7 @@ def _lines(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
         try:
             with _opened(name) as file:
                 if arguments.whole:
-                    yield [file.read()]
+                    yield [b"".join(_blocks(file))]
                 else:
                     yield from _split(file, arguments.delimiter)
         except OSError as error:
@@ -420,24 +422,35 @@ def _lines(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
 class _StandardInput:
     """Standard input, which is not closed after use."""
 
-    def __enter__(self) -> BinaryIO:
+    def __enter__(self) -> Any:
         if sys.stdin is None:
             raise InputError("standard input is closed")
-        return sys.stdin.buffer
+        return getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
 
     def __exit__(self, *_: object) -> None:
         pass
 
 
 def _opened(name: str) -> Any:
-    return _StandardInput() if name == "-" else open(name, "rb")
+    return _StandardInput() if name == "-" else open(name, "rb", buffering=0)
 
 
-def _split(file: BinaryIO, delimiter: bytes) -> Iterator[list[bytes]]:
+def _blocks(file: io.RawIOBase) -> Iterator[bytes]:
+    """The bytes of ``file`` as they come. A process that shares it may have set it to non-blocking: without a
+    buffer "nothing yet" is None, while a buffer's reads give the same for it as for the end."""
+    while (data := file.read(1 << 16)) != b"":
+        if data is None:
+            poll = select.poll()
+            poll.register(file, select.POLLIN)
+            poll.poll()
+        else:
+            yield data
+
+
+def _split(file: io.RawIOBase, delimiter: bytes) -> Iterator[list[bytes]]:
     """Yield the parts between delimiters as soon as they are complete; the last needs no delimiter."""
     rest = bytearray()
-    read = getattr(file, "read1", file.read)
-    while data := read(1 << 16):
+    for data in _blocks(file):
         seen = max(0, len(rest) - len(delimiter) + 1)  # a delimiter may begin in the rest
         rest += data
         if rest.find(delimiter, seen) >= 0:

@@ -5,8 +5,10 @@ import datetime
 import io
 import itertools
 import json
+import os
 import random
 import signal
+import threading
 from typing import Any
 
 import pyarrow as pa
@@ -136,7 +138,7 @@ class Typing(io.RawIOBase):
     def __init__(self, *pieces: bytes) -> None:
         self.pieces = list(pieces)
 
-    def read1(self, _size: int) -> bytes:
+    def read(self, _size: int = -1) -> bytes:
         return self.pieces.pop(0) if self.pieces else b""
 
 
@@ -153,16 +155,44 @@ class Typing(io.RawIOBase):
 def test_lines_go_on_as_soon_as_they_are_complete(
     delimiter: bytes, pieces: list[bytes], found: list[list[bytes]]
 ) -> None:
-    lines: Any = produce._split(Typing(*pieces), delimiter)  # type: ignore[arg-type]
+    lines: Any = produce._split(Typing(*pieces), delimiter)
     assert list(lines) == found
 
 
 def test_a_line_without_end_is_refused_after_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "_MAX_LINE_BYTES", 10)
-    lines = produce._split(Typing(b"a\n" + b"x" * 10, b"x"), b"\n")  # type: ignore[arg-type]
+    lines = produce._split(Typing(b"a\n" + b"x" * 10, b"x"), b"\n")
     assert next(lines) == [b"a"]
     with pytest.raises(InputError, match="longer than 10 bytes"):
         next(lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [((), [b"one", b"two", b"three"]), (("--whole",), [b"one\ntwo\nthree"])],
+    ids=["lines", "whole"],
+)
+@pytest.mark.parametrize("before", [b"", b"one\nt"], ids=["nothing yet", "a part"])
+def test_input_that_does_not_block_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], found: list[bytes], before: bytes
+) -> None:
+    """Standard input is shared: another process may have set it to non-blocking."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.write(writing, before)
+
+    def write_the_rest() -> None:
+        os.write(writing, b"one\ntwo\nthree"[len(before) :])
+        os.close(writing)
+
+    with MockBroker() as broker, open(reading, encoding="utf-8") as stdin:
+        broker.create_topic("t")
+        monkeypatch.setattr("sys.stdin", stdin)
+        rest = threading.Timer(0.3, write_the_rest)
+        rest.start()
+        assert main(["produce", "t", *options, "-b", broker.bootstrap_servers]) == 0
+        rest.join()
+        assert [record.value for record in broker.records("t")] == found
 
 
 def produced(
