@@ -21,6 +21,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...http_request import Answer, HttpRequest, RefusedError, RequestError, send
+from ...pem import trust
 from .errors import CredentialsError, RegistryError, UnknownSchemaError
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -209,8 +210,8 @@ def _tls_context(settings: Mapping[str, str]) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if authority is not None:
         try:
-            context.load_verify_locations(cadata=authority)
-        except (ValueError, ssl.SSLError):
+            trust(context, authority)
+        except ValueError:
             raise RegistryError("registry.ssl.ca holds no PEM certificate; a file is file:/path") from None
     if certificate is not None or key is not None:
         _present(context, f"{key or ''}\n{certificate or ''}", settings.get("registry.ssl.keypassword"))

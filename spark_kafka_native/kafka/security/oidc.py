@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from ...http_request import ForbiddenAddressError, HttpRequest, RefusedError, RequestError, send
+from ...pem import trust
 from ..config.secret import Secret
 from ..config.security_config import check_token_url
 from ..errors import AuthenticationError, ConfigError, NetworkError
@@ -123,8 +124,8 @@ def _tls(credentials: ClientCredentials) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         pem = read_file("https.ca.location", credentials.ca_location)
         try:
-            context.load_verify_locations(cadata=pem.decode())
-        except (ValueError, ssl.SSLError):
+            trust(context, pem.decode())
+        except ValueError:
             raise ConfigError(
                 f"https.ca.location: {credentials.ca_location} holds no PEM certificate"
             ) from None

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ...pem import in_lines, trust
 from ..config.secret import Secret
 from ..config.security_config import SecurityConfig, java_keystore
 from ..errors import ConfigError
@@ -189,37 +190,9 @@ def _pem_text(shown: str, content: bytes) -> Secret:
 
 def _trust(context: ssl.SSLContext, name: str, pem: Secret) -> None:
     try:
-        # OpenSSL skips text around certificates, such as comments, in a file, but not in memory.
-        found = "\n".join(_certificates(pem.reveal()))
-        context.load_verify_locations(cadata=found)
-    except (ValueError, ssl.SSLError):
+        trust(context, pem.reveal())
+    except ValueError:
         raise ConfigError(f"{name} is not PEM that can be used (no certificate that can be read)") from None
-
-
-_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*(?:-(?!----)[^-]*)*)-----END \1-----")
-_BODY = re.compile(r"\s*((?:(?:Proc-Type|DEK-Info):\s*\S+\s+)*)([A-Za-z0-9+/=\s]+)")
-_PEM_LINE = 64
-
-
-def _certificates(pem: str) -> Iterator[str]:
-    return (_in_lines(found) for found in _BLOCK.finditer(pem) if found[1] == "CERTIFICATE")
-
-
-def _in_lines(block: re.Match[str]) -> str:
-    """A block of PEM with the lines that OpenSSL wants: in a continued line of a .properties file it has only
-    blanks, which Java takes."""
-    body = _BODY.fullmatch(block[2])
-    if body is None:  # OpenSSL says that it can't be read
-        return block[0] + "\n"
-    headers, text = "".join(f"{name} {value}\n" for name, value in _pairs(body[1])), "".join(body[2].split())
-    lines = "\n".join(text[at : at + _PEM_LINE] for at in range(0, len(text), _PEM_LINE))
-    blank = "\n" if headers else ""
-    return f"-----BEGIN {block[1]}-----\n{headers}{blank}{lines}\n-----END {block[1]}-----\n"
-
-
-def _pairs(headers: str) -> Iterator[tuple[str, str]]:
-    words = iter(headers.replace(":", ": ").split())
-    return zip(words, words, strict=True)
 
 
 def _present(context: ssl.SSLContext, name: str, pem: Secret, password: Secret | None) -> None:
@@ -230,7 +203,7 @@ def _present(context: ssl.SSLContext, name: str, pem: Secret, password: Secret |
         return password.reveal()
 
     try:
-        with _private_file(Secret(_BLOCK.sub(_in_lines, pem.reveal()))) as path:
+        with _private_file(Secret(in_lines(pem.reveal()))) as path:
             context.load_cert_chain(path, password=ask)
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):

@@ -73,6 +73,21 @@ def test_an_authority_of_ones_own(authority: trustme.CA) -> None:
         assert asked(url, ssl_ca=pem(authority), **login).schema(1).text == '"int"'
 
 
+@pytest.mark.parametrize("before", ["# Főtanúsítvány\n", "\ufeff"], ids=["comment", "byte order mark"])
+def test_authorities_with_text_between_them(authority: trustme.CA, before: str) -> None:
+    context = registry_client.parse_client(
+        {"registry.url": "https://h", "registry.ssl.ca": before + pem(authority) + before}
+    ).tls
+    assert context is not None
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_authorities_that_can_not_be_read(authority: trustme.CA) -> None:
+    for given in ("", "ő", pem(authority).replace("MII", "é", 1)):
+        with pytest.raises(RegistryError, match=r"registry\.ssl\.ca holds no PEM certificate"):
+            asked("https://h", ssl_ca=given)
+
+
 @pytest.mark.parametrize("other", [True, False])
 def test_a_certificate_that_is_not_trusted(authority: trustme.CA, other: bool) -> None:
     given = {"ssl_ca": pem(trustme.CA())} if other else {}

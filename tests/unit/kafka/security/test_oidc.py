@@ -224,6 +224,20 @@ def test_a_name_that_can_not_be_looked_up_is_a_network_error(
         endpoint.fetch()
 
 
+@pytest.mark.parametrize("before", ["# Főtanúsítvány\n", "\ufeff"], ids=["comment", "byte order mark"])
+def test_a_file_of_authorities_may_have_text_between_them(endpoint: Endpoint, before: str) -> None:
+    endpoint.ca.write_text(before + endpoint.ca.read_text() + before, encoding="utf-8")
+    assert endpoint.fetch() == ("abc", 300)
+
+
+def test_a_file_without_authorities_is_refused(endpoint: Endpoint) -> None:
+    spoilt = endpoint.ca.read_bytes().replace(b"MII", "é".encode(), 1)
+    for content in (b"", "ő".encode(), b"\xf5", spoilt):
+        endpoint.ca.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"https.ca.location: .* holds no PEM certificate"):
+            endpoint.fetch()
+
+
 def test_a_certificate_of_an_untrusted_authority_is_refused(endpoint: Endpoint) -> None:
     with pytest.raises(
         AuthenticationError,

@@ -229,6 +229,13 @@ def test_pem_may_have_blanks_for_line_breaks(listen: Any, authority: trustme.CA,
     assert len(listener.clients) == 3
 
 
+def test_a_certificate_that_is_not_ascii_is_refused(authority: trustme.CA) -> None:
+    pem = authority.cert_pem.bytes().decode().replace("MII", "é", 1)
+    given = properties("a:1", security_protocol="SSL", ssl_truststore_certificates=pem)
+    with pytest.raises(ConfigError, match="no certificate that can be read"):
+        tls_context(ClientConfig.from_properties(given).security)
+
+
 def test_the_headers_of_an_encrypted_key_stay(listen: Any, authority: trustme.CA, folder: Path) -> None:
     key = load_pem_private_key((folder / "key.pem").read_bytes(), None)
     given = key.private_bytes(
