@@ -156,7 +156,14 @@ class TokenSource:
 
     def _new(self, deadline: Deadline) -> Token:
         asked_at, steady = self._clock(), self._steady()
-        text, expires_at = self._fetch(deadline)
+        try:
+            text, expires_at = self._fetch(deadline)
+        except KafkaError:
+            raise
+        except Exception as error:  # noqa: BLE001 - no failure may pass by a token that is valid
+            raise AuthenticationError(
+                f"OAUTHBEARER: {self._name} failed with {type(error).__name__}"
+            ) from None
         expires_at = _expiry(text) if expires_at is None else expires_at
         refresh_age = expiry_age = None
         if expires_at is not None:

@@ -93,6 +93,18 @@ def test_the_old_token_serves_while_no_new_one_comes(caplog: pytest.LogCaptureFi
         fetches.token()
 
 
+def test_an_error_of_any_type_is_a_failed_fetch(caplog: pytest.LogCaptureFixture) -> None:
+    fetches = Fetches()
+    fetches.token()
+    fetches.now += 90
+    fetches.failure = TypeError(MARKED)
+    assert fetches.token() == "token1"
+    fetches.now += 10
+    with pytest.raises(AuthenticationError, match="its source failed with TypeError") as raised:
+        fetches.token()
+    assert MARKED not in str(raised.value) + caplog.text
+
+
 def test_the_old_token_is_not_used_if_it_expires_while_no_new_one_comes() -> None:
     """A broker refuses it, and that would be final, unlike an endpoint that does not answer."""
     fetches = Fetches()
