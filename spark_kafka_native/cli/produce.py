@@ -324,7 +324,7 @@ def record_from_json(
     """
     try:
         text = data.decode(json.detect_encoding(data), "surrogatepass").strip()
-        parsed = json.loads(text)
+        parsed = _parsed(text)
         _check_members(parsed, "record")
         own = _json_headers(parsed, text)
         timestamp_ms = parsed.get("timestamp_ms")
@@ -354,7 +354,28 @@ def _json_contents(
     ]
     # As it stands there: each number keeps its digits.
     texts = {name: text[start:end] for name, start, end in members(text, 0)} if standing else {}
+    for name in standing:
+        if name not in as_json and ("NaN" in texts[name] or "Infinity" in texts[name]):
+            _STRICT.decode(texts[name])  # a format takes them, but without one JSON is written
     return [texts[name].encode() if name in standing else _json_bytes(parsed, name) for name in names]
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # a number has more digits than `int` takes: its text is written
+        return _LONG_NUMBERS.decode(text)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_LONG_NUMBERS = json.JSONDecoder(parse_int=lambda digits: int(digits[:640]))
+"""640: the lowest limit that Python can be given. A longer timestamp is out of range in any case."""
+_STRICT = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse)
 
 
 def _json_headers(parsed: dict[str, Any], text: str) -> tuple[tuple[str, bytes | None], ...]:

@@ -431,6 +431,32 @@ def test_json_in_a_format_is_written_as_it_stands_there(
     assert found == [(b'{"id": 1.50}', None), (None, b'{"b": 1.10, "a" : []}')]
 
 
+@pytest.mark.parametrize("value", ["NaN", "[1, -Infinity]", '{"a": {"b": Infinity, "c": ""}}'])
+def test_a_number_that_is_not_json_takes_a_format(value: str) -> None:
+    """In a format it is a number, or its text; without one the record would be no JSON that others read."""
+    given = argparse.Namespace(partition=None, timestamp=None)
+    for members in (f'"value": {value}', f'"key": {value}, "value": ""'):
+        line = f"{{{members}}}".encode()
+        with pytest.raises(InputError, match=r"no record in JSON \(-?(NaN|Infinity) is not JSON\)"):
+            produce.record_from_json(line, given, ())
+        record = produce.record_from_json(line, given, (), ["key", "value"])
+        assert value.encode() in (record.key, record.value)
+    headers = f'{{"value": 1, "headers": [{{"name": "a", "value": {value}}}]}}'.encode()
+    with pytest.raises(InputError, match="is not JSON"):
+        produce.record_from_json(headers, given, (), ["value"])
+    text = json.dumps({"a": value, "b": 1.5})
+    assert produce.record_from_json(f'{{"value": {text}}}'.encode(), given, ()).value == text.encode()
+
+
+def test_a_number_keeps_all_its_digits() -> None:
+    given, digits = argparse.Namespace(partition=None, timestamp=None), "1" * 5000
+    for value in (digits, f'{{"a": [-{digits}]}}'):
+        for formats in ([], ["value"]):
+            line = f'{{"value": {value}, "timestamp_ms": 7}}'.encode()
+            record = produce.record_from_json(line, given, (), formats)
+            assert (record.value, record.timestamp_ms) == (value.encode(), 7)
+
+
 def test_of_two_wrong_lines_at_once_the_first_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
