@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import io
 import os
 import re
 import select
@@ -56,12 +57,25 @@ def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_
 
 
 def write_bytes(data: bytes) -> None:
-    """Write all of ``data`` to standard output. With ``PYTHONUNBUFFERED`` its buffer is none: a write that a
-    full disk or the end of a pipe cuts short says so by the number of bytes only, and the next one fails."""
+    """Write all of ``data`` to standard output. Without its buffer, which fails where another process has set
+    the output to non-blocking: a write says how much it took, and None for a full pipe. A write that a full
+    disk or the end of a pipe cuts short says so by the number of bytes only, and the next one fails."""
+    sys.stdout.buffer.flush()
+    raw: Any = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer)
     left = memoryview(data)
     while left:
-        left = left[sys.stdout.buffer.write(left) :]
-    sys.stdout.buffer.flush()
+        taken = raw.write(left)
+        if taken is None:
+            wait_until_ready(raw, select.POLLOUT)
+        else:
+            left = left[taken:]
+
+
+def wait_until_ready(file: io.RawIOBase, event: int) -> None:
+    """Wait until ``file``, which does not block, can be read (``event``: POLLIN) or written (POLLOUT)."""
+    poll = select.poll()
+    poll.register(file, event)
+    poll.poll()
 
 
 def check_reader() -> None:

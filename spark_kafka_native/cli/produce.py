@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..kafka.config.producer_config import COMPRESSION_TYPES
 from ..kafka.errors import KafkaError
 from .options import add_connection_options, number, pair, producer_configs, wrong_usage
-from .output import columns_of, counted, note, on_terminal, print_json, show_progress
+from .output import columns_of, counted, note, on_terminal, print_json, show_progress, wait_until_ready
 from .record_lines import ESCAPES_HELP, unescaped
 from .typed_records import TypedInput, add_format_options, given_formats
 
@@ -461,9 +461,7 @@ def _blocks(file: io.RawIOBase) -> Iterator[bytes]:
     buffer "nothing yet" is None, while a buffer's reads give the same for it as for the end."""
     while (data := file.read(1 << 16)) != b"":
         if data is None:
-            poll = select.poll()
-            poll.register(file, select.POLLIN)
-            poll.poll()
+            wait_until_ready(file, select.POLLIN)
         else:
             yield data
 

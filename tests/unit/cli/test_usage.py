@@ -11,6 +11,8 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -433,6 +435,40 @@ def test_output_that_is_cut_short_is_completed_or_an_error(monkeypatch: pytest.M
         with contextlib.nullcontext() if room == 30 else pytest.raises(OSError, match="full"):
             output.write_bytes(b"0123456789" * 3)
         assert raw.written == (b"0123456789" * 3)[:room]
+
+
+class CountedWrites(io.FileIO):
+    count = 0
+
+    def write(self, data: Any) -> int:
+        self.count += 1
+        return super().write(data)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+def test_output_that_does_not_block_waits_for_its_reader(
+    monkeypatch: pytest.MonkeyPatch, buffered: bool
+) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    data, found = bytes(range(256)) * 4096, bytearray()
+
+    def read() -> None:
+        time.sleep(0.2)
+        while block := os.read(reading, 1 << 16):
+            found.extend(block)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with CountedWrites(writing, "w") as raw:
+        buffer = io.BufferedWriter(raw) if buffered else raw
+        monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(buffer=buffer))
+        output.write_bytes(data)
+        monkeypatch.undo()
+    reader.join()
+    os.close(reading)
+    assert found == data
+    assert raw.count < 5_000  # without a wait they would be many more
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8", "UTF8"])
