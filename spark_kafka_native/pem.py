@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Final
 
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*(?:-(?!----)[^-]*)*)-----END \1-----")
-_BODY: Final = re.compile(r"\s*((?:(?:Proc-Type|DEK-Info):\s*\S+\s+)*)([A-Za-z0-9+/=\s]+)")
+_BODY: Final = re.compile(r"\s*+((?:(?:Proc-Type|DEK-Info):\s*+\S++\s++)*)([A-Za-z0-9+/=\s]++)")
+"""Possessive: runs of blanks, which two parts of it could take, are not tried at each length."""
 _CERTIFICATE: Final = ("CERTIFICATE", "X509 CERTIFICATE")
 _LINE: Final = 64
 
