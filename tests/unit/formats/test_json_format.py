@@ -393,6 +393,13 @@ def test_json_without_a_schema_is_checked_text() -> None:
     assert all(reason.startswith(text) for text, reason in said)
 
 
+def test_json_without_a_schema_may_have_numbers_of_any_length() -> None:
+    decoder, _ = JsonText().decoder("value", "t")
+    text = f'{{"a": [{"1" * 5000}]}}'
+    decoded = decoder.decode(pa.array([text.encode()], pa.binary()))
+    assert (decoded.array.to_pylist(), decoded.bad.rows) == ([text], ())
+
+
 def test_huge_exponents_do_not_end_the_process() -> None:
     """Arrow looks the power of ten up in a table, at any place; in a child, since that is a crash."""
     script = r"""
