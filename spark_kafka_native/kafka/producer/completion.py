@@ -193,7 +193,7 @@ class BatchCompletion:
             return
         try:
             records = read_records(batch)
-        except Exception as failure:  # noqa: BLE001 - the sender must not end for what it can't read
+        except BaseException as failure:  # noqa: BLE001 - the sender must not end for what it can't read
             _LOG.error("%s; the records can't be handed back: %s", error, failure)
             return
         if self._keep:

@@ -391,6 +391,17 @@ def _call_from_sender(callback: Callable[[Delivery], None], delivery: Delivery) 
         _LOG.exception("a delivery callback failed")
 
 
+class SenderThread(threading.Thread):
+    """The thread of a producer that delivers the records of all callers."""
+
+
+def fails_records_only(error: BaseException) -> bool:
+    """True if ``error``, of a partitioner or a codec, ends the records at hand and nothing else. In the
+    sender's thread any does: an extension's panic, or a sys.exit(), must not end the thread that delivers
+    everybody's records. A caller's thread may be interrupted."""
+    return isinstance(error, Exception) or isinstance(threading.current_thread(), SenderThread)
+
+
 def words_of(error: Exception) -> str:
     """What to say of ``error``: of a partitioner's, say, its kind too."""
     return str(error) if isinstance(error, KafkaError) else repr(error)

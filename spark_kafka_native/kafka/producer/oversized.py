@@ -330,7 +330,7 @@ class OversizedBatches:
             why = f"it is too large, and its halves can't be kept: {error}"
             self._failures.fail([batch], why, error)
             return
-        except Exception as error:  # noqa: BLE001 - records that can't be read again are this batch's trouble, not the sender's
+        except BaseException as error:  # noqa: BLE001 - records that can't be read again are this batch's trouble, not the sender's
             hint = f"its records can't be read to split it: {error}"
             cause = BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"Produce to {batch.topic_partition}", hint)
             self._failures.fail([batch], str(cause), cause, retriable=False)
@@ -356,7 +356,7 @@ class OversizedBatches:
             over.write_letter_of(batch, cause)
         except SpillError as error:  # the folder still has the record
             self._failures.fail([batch], f"{cause}; its dead letter can't be kept: {error}", error)
-        except Exception as error:  # noqa: BLE001 - any error fails this record, not the sender
+        except BaseException as error:  # noqa: BLE001 - any error fails this record, not the sender
             why = f"{cause}; it has no dead letter either: {error}"
             self._failures.fail([batch], why, cause, retriable=False)
         else:

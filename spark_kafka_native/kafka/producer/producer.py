@@ -504,10 +504,14 @@ class Producer:
             return False
         now, buffers = time.monotonic(), list(self._buffers.values())
         self._sender.hurry()
-        if not self._waiters.wait_for(
-            lambda: not any(buffer.holds_since(now) for buffer in buffers), deadline
-        ):
+
+        def held() -> bool:
+            return any(buffer.holds_since(now) for buffer in buffers)
+
+        if not self._waiters.wait_for(lambda: not (held() and self._sender.running), deadline):
             return False
+        if held() and not self._sender.running:  # by a sender that has failed: they never end
+            self._topics.raise_if_closed()
         # In this order: a batch is incomplete before it leaves the inbox.
         awaited = [*self._sender.inbox.copy(), *list(self._completion.incomplete)]
 

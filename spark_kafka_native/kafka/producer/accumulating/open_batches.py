@@ -18,7 +18,7 @@ from ...model import NO_TIMESTAMP_MS, TopicPartition
 from ...records.columns import RecordColumns, build_binary, build_headers, build_index
 from ...records.encode import BATCH_OVERHEAD_BYTES
 from ...records.hashing import group_rows
-from ..delivery import DeliveryBlock, Rows
+from ..delivery import DeliveryBlock, Rows, fails_records_only
 from ..errors import RecordError
 from .batch import Batch, BatchEncoder, Origin, Part, SendingState, concat_columns, take_columns
 from .partitioner import Partitioner, Partitions, Targets
@@ -218,10 +218,12 @@ class WaitingRows:
                 pieces.append((take_columns(more.columns, more.rows), more.origin.block.stamped_ms))
             columns, stamped_ms = _join(pieces)
             return self._batch(columns, None, reserved, parts, created_at, stamped_ms)
-        except Exception as error:  # noqa: BLE001 - the records' owners must hear of any exception
+        except BaseException as error:  # the records' owners must hear of any exception
+            if not fails_records_only(error):
+                raise
             return self.failed(parts, reserved, created_at, error)
 
-    def failed(self, parts: list[Part], reserved: int, created_at: float, cause: Exception) -> Batch:
+    def failed(self, parts: list[Part], reserved: int, created_at: float, cause: BaseException) -> Batch:
         """A batch that stands for records which could not be encoded: `Batch.failure` says why."""
         failure = cause
         if not isinstance(failure, RecordError):
@@ -339,7 +341,7 @@ class OpenBatches:
                 self._partitioner.batch_closed(rows.topic_partition.partition)
                 move.closed += [] if batch is None else [batch]
 
-    def failed(self, parts: list[Part], reserved: int, created_at: float, cause: Exception) -> Batch:
+    def failed(self, parts: list[Part], reserved: int, created_at: float, cause: BaseException) -> Batch:
         """A batch that stands for records for which no partition was found."""
         return self._nowhere.failed(parts, reserved, created_at, cause)
 

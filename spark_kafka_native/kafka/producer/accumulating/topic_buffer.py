@@ -23,7 +23,7 @@ import numpy as np
 from ...config.client_config import ProducerConfig
 from ...records.columns import RecordColumns
 from ...records.encode import BATCH_OVERHEAD_BYTES
-from ..delivery import Delivery, DeliveryBlock, Rows
+from ..delivery import Delivery, DeliveryBlock, Rows, fails_records_only
 from ..errors import ProducerClosedError, RecordTooLargeError
 from .batch import Batch, BatchEncoder, Origin, Part, max_record_sizes
 from .memory import BufferMemory, Room
@@ -398,7 +398,9 @@ class TopicBuffer:
             sizes = max_record_sizes(columns)
             rows = Incoming(columns, sizes, partition, Origin(single.block))
             self._append(move, rows, single.opened_at)
-        except Exception as error:  # noqa: BLE001 - a partitioner may raise anything, and `send` has returned long ago
+        except BaseException as error:  # a partitioner may raise anything, and `send` has returned long ago
+            if not fails_records_only(error):
+                raise
             move.put_back()  # a move closes the single records before anything else
             parts = [Part(single.block, np.arange(count), 0)]
             move.closed = [self._open.failed(parts, single.size, single.opened_at, error)]

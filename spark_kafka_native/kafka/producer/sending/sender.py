@@ -25,7 +25,7 @@ from ..accumulating.open_batches import WaitingRows
 from ..accumulating.topic_buffer import TopicBuffer
 from ..accumulating.topics import Topics
 from ..completion import OVERTAKING, BatchCompletion, Failures
-from ..delivery import Waiters
+from ..delivery import SenderThread, Waiters
 from ..errors import DeliveryStatus, ProducerClosedError
 from ..oversized import OverLimit, OversizedBatches
 from ..spilling import Healing, Replay, Spilling
@@ -211,10 +211,16 @@ class SenderLoop:
         try:
             for _ in range(2):  # batches taken in may leave dead letters, and these nothing more
                 for buffer in self._topics.all():
-                    buffer.shut()
+                    self._shut(buffer)
                 self._take_in()
         finally:
             self.failures.fail_all(reason, fatal)
+
+    def _shut(self, buffer: TopicBuffer) -> None:
+        try:
+            buffer.shut()
+        except BaseException:  # noqa: BLE001 - the records of the other topics must end all the same
+            _LOG.exception("topic %s: records that wait for their batch to fill are lost", buffer.topic)
 
     def _finish_lookups(self) -> None:
         while self.lookups.finished:
@@ -310,7 +316,7 @@ class Sender:
         self._new_topics: deque[str] = deque()
         self._ended = False
         self._closing: Deadline | None = None
-        self._thread = threading.Thread(target=self._run, name="kafka-producer-sender", daemon=True)
+        self._thread = SenderThread(target=self._run, name="kafka-producer-sender", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""

@@ -2,6 +2,7 @@
 
 import pickle
 import time
+from asyncio import CancelledError
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from spark_kafka_native.kafka.producer.errors import (
     RecordError,
 )
 from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.records import compression
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE
 
 pytestmark = pytest.mark.timed(0.1)
@@ -136,6 +138,64 @@ def test_records_without_a_partition_are_said_to_be_lost(cluster, produce):
     assert ["ZeroDivisionError('mine')" in str(one.exception(60)) for one in lost] == [True] * 3
     producer.send("t", value=b"next").result(60)
     assert cluster.values(TP) == [b"next"]
+
+
+class Panic(BaseException):
+    """As that of an extension in Rust."""
+
+
+@pytest.mark.parametrize("where", ["partitioner", "codec"])
+@pytest.mark.parametrize("kind", [Panic, SystemExit, CancelledError])
+def test_what_a_callers_code_raises_in_the_senders_thread_fails_its_own_records(
+    cluster, produce, monkeypatch, kind, where
+):
+    def place(_topic, keys, _count):
+        if where == "partitioner" and b"bad" in keys.to_pylist():
+            raise kind("mine")
+        return np.zeros(len(keys), np.int32)
+
+    def pack(data, _level):
+        if where == "codec" and b"bad" in bytes(data):
+            raise kind("mine")
+        return bytes(data)
+
+    monkeypatch.setattr(compression, "_REGISTERED", {})
+    compression.register_codec("zstd", pack, lambda data, _max_bytes: data)
+    cluster.create("u")
+    told = []
+    producer = produce(
+        partitioner=place,
+        compression_type="zstd",
+        on_error=lambda where, *_: told.append(where.topic),
+    )
+    lost = producer.send("t", key=b"bad")
+    kept = producer.send("u", value=b"kept")
+    producer.flush(60)
+    assert repr(kind("mine")) in str(lost.exception(60))
+    assert lost.status is DeliveryStatus.NOT_PERSISTED
+    assert told == ["t"]
+    assert producer.stats().failed_records == 1
+    assert kept.result(60).offset == 0
+    assert producer.send("t", value=b"next").result(60).offset == 0
+    assert producer.stats().buffered_records == 0
+
+
+@pytest.mark.parametrize("kind", [Panic, SystemExit, KeyboardInterrupt])
+def test_what_a_callers_code_raises_in_its_own_thread_is_the_callers(cluster, produce, kind):
+    def fail_once(_topic, keys, _count):
+        if not failed:
+            failed.append(True)
+            raise kind("mine")
+        return np.zeros(len(keys), np.int32)
+
+    failed = []
+    producer = produce(partitioner=fail_once)
+    single = producer.send("t", value=b"single")
+    with pytest.raises(kind, match="mine"):
+        producer.send_columns(columns([b"not taken"]), "t")
+    assert single.result(60).offset == 0
+    producer.flush(60)
+    assert cluster.values(TP) == [b"single"]
 
 
 def test_nothing_is_sent_once_the_producer_cannot_go_on(cluster, produce):

@@ -9,6 +9,7 @@ from support.producer.producing import TP, numbers, producing, send, wait_until
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.producer.accumulating.topic_buffer import TopicBuffer
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueue
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
@@ -113,6 +114,28 @@ def test_whatever_ends_the_sender_every_record_ends_and_the_truth_is_told(cluste
         assert producer.stats().buffered_records == 0
         with pytest.raises(ProducerClosedError, match="the sender thread failed"):
             send(producer, 1, start=6)
+
+
+def test_a_topic_that_cannot_be_closed_is_in_the_way_of_no_other(cluster, monkeypatch):
+    real = TopicBuffer.shut
+
+    def shut(buffer):
+        if buffer.topic == "t":
+            raise SystemExit("shut")
+        real(buffer)
+
+    def close_waiting(*_):
+        raise SystemExit("close")
+
+    cluster.create("u")
+    with producing(cluster, linger_ms=60_000, batch_records=100) as producer:
+        monkeypatch.setattr(TopicBuffer, "shut", shut)
+        monkeypatch.setattr(TopicBuffer, "close_waiting", close_waiting)
+        send(producer, 1)
+        (other,) = send(producer, 1, topic="u")
+        with pytest.raises(ProducerClosedError, match="the sender thread failed"):
+            producer.flush(60)
+        assert "the sender thread failed" in str(other.exception(60))
 
 
 def test_a_request_that_breaks_off_between_writing_and_noting_it_may_be_in_the_log(cluster, monkeypatch):
