@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 from uuid import UUID
 
@@ -145,6 +145,9 @@ class TopicBuffer:
     def describe(self, topic_id: UUID | None, targets: Targets, max_message_bytes: int) -> None:
         """What the cluster says about the topic; the lock is held. Partitions are only ever added: the open
         batch of a partition outlives it."""
+        if topic_id is not None and topic_id == self.topic_id and targets.count < self.targets.count:
+            # A broker that lags behind. With fewer partitions, records would leave that of their key.
+            targets = replace(targets, count=self.targets.count)
         self.topic_id = topic_id
         self.described_at = self._parts.clock()
         self._open.grow(targets.count)

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -22,14 +23,17 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating import topics as topics_module
+from spark_kafka_native.kafka.producer.accumulating.partitioner import Targets
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
     ProducerClosedError,
+    RecordError,
 )
 from spark_kafka_native.kafka.producer.sending import partition_queue
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -215,3 +219,39 @@ def test_partitions_that_are_added_are_learnt_without_an_error(cluster):
             producer.send("t", value=b"x", partition=5)
         with pytest.raises(ValueError, match="row 1 for topic t: there is no partition 9"):
             producer.send_columns(pa.record_batch({"value": ["a", "b"], "partition": [0, 9]}), "t")
+
+
+def test_a_broker_that_lags_behind_takes_no_partition_away(cluster):
+    def lagging(request, version):
+        told = cluster.metadata(request, version)
+        return replace(
+            told, topics=[replace(topic, partitions=topic.partitions[:1]) for topic in told.topics]
+        )
+
+    cluster.create("grown", 3)
+    keys = [b"%d" % i for i in range(20)]
+    with producing(cluster) as producer:
+        buffer = producer._topics.buffers[producer._topics.open(["grown"])[0]]
+        before = [producer.send("grown", key=key).result(60).partition for key in keys]
+        cluster[1].push(MetadataRequest, lagging)
+        producer._topics._router.refresh(["grown"], Deadline.after_ms(60_000))
+        producer._topics.describe(buffer)
+        assert buffer.targets.available.tolist() == [0]  # no leader is known of the others
+        assert [producer.send("grown", key=key).result(60).partition for key in keys] == before
+        assert producer.send("grown", partition=2).result(60).partition == 2
+        cluster[1].push(MetadataRequest, lagging)
+        with pytest.raises(RecordError, match="there is no partition 3: the topic has 3 partitions"):
+            producer.send("grown", partition=3)
+
+
+def test_a_topic_that_is_created_again_may_have_fewer_partitions(cluster):
+    with producing(cluster) as producer:
+        (name,) = producer._topics.open(["t"])
+        buffer = producer._topics.buffers[name]
+        with buffer.lock:
+            for topic_id in (uuid4(), uuid4()):
+                buffer.describe(topic_id, Targets.all("t", 7), 1_000)
+                buffer.describe(topic_id, Targets.all("t", 5), 1_000)
+                assert buffer.targets.count == 7
+            buffer.describe(uuid4(), Targets.all("t", 5), 1_000)
+            assert buffer.targets.count == 5
