@@ -145,7 +145,7 @@ def _as_given(columns: RecordColumns) -> RecordColumns:
     key = None if columns.key is None else _as_binary(columns.key, "key")
     value = None if columns.value is None else _as_binary(columns.value, "value")
     times = columns.timestamp_ms
-    return replace(columns, key=key, value=value, timestamp_ms=None if times is None else _check_times(times))
+    return replace(columns, key=key, value=value, timestamp_ms=None if times is None else _given_times(times))
 
 
 def header_column(headers: pa.Array | None) -> pa.Array | None:
@@ -255,6 +255,9 @@ _LARGE = {
 }
 
 
+_TEXT = {pa.string(), pa.large_string(), pa.string_view()}
+
+
 def _as_binary(column: pa.Array, name: str) -> pa.Array:
     # Strings become binary, too: calls of both kinds meet in one batch, and not all binary is a string.
     found = to_binary(in_one_piece(column, name))
@@ -296,6 +299,16 @@ def _as_milliseconds(times: npt.NDArray[np.int64], unit: str) -> npt.NDArray[np.
     return times * 1_000 if per_second == 1 else times // (per_second // 1_000)
 
 
+def _given_times(times: Any) -> npt.NDArray[np.int64]:
+    """As `_check_times`. Raises TypeError unless they are an array of whole numbers."""
+    needed = "a NumPy array of whole milliseconds is needed (-1: none)"
+    if not isinstance(times, np.ndarray) or np.ma.isMaskedArray(times):
+        raise TypeError(f"column 'timestamp_ms' is {type(times).__name__}: {needed}")
+    if times.dtype.kind not in "iu":
+        raise TypeError(f"column 'timestamp_ms' is {times.dtype}: {needed}")
+    return _check_times(times)
+
+
 def _check_times(times: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Milliseconds, -1 for none, as int64."""
     bad = np.flatnonzero((times < -1) | (times > _INT64_MAX))
@@ -329,6 +342,8 @@ def _read_partition(partition: Any, length: int) -> Partitions | None:
 
 def _whole_numbers(partition: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]:
     """The numbers as they are, and which of them are null."""
+    if isinstance(partition, np.ma.MaskedArray):
+        return partition.filled(0), np.ma.getmaskarray(partition)
     if not isinstance(partition, pa.Array | pa.ChunkedArray):
         return np.asarray(partition), None
     partition = _decoded(in_one_piece(partition, "partition"))
@@ -359,6 +374,8 @@ def _by_topic(records: RecordColumns, topics: Any, partition: Partitions | None)
         raise RecordError("column 'topic' is null: each record needs a topic", None, row)
     if not records.length:
         return []
+    if topics.type not in _TEXT:
+        raise TypeError(f"column 'topic' is {topics.type}: string is needed")
     # A caller's dictionary may hold a name twice; each row must get the place of its topic.
     encoded = topics.dictionary_encode()
     names, codes = encoded.dictionary.to_pylist(), np.asarray(encoded.indices)

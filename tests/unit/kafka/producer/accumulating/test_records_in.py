@@ -28,6 +28,50 @@ def test_a_name_that_occurs_twice_is_refused(name):
 
 
 @pytest.mark.parametrize(
+    "topics",
+    [
+        pa.array([1, 2]),
+        pa.array([b"t", b"u"]),
+        pa.array([b"t", b"u"]).dictionary_encode(),
+        pa.RunEndEncodedArray.from_arrays([1, 2], ["t", "u"]),
+        pa.chunked_array([pa.RunEndEncodedArray.from_arrays([1], [name]) for name in "tu"]),
+    ],
+    ids=lambda topics: str(topics.type),
+)
+def test_topics_are_text(topics):
+    with pytest.raises(TypeError, match=r"column 'topic' is [a-z0-9_<:, >]+: string is needed"):
+        columns_by_topic(pa.table({"value": pa.array([b"v"] * 2), "topic": topics}), None)
+
+
+@pytest.mark.parametrize(
+    ("times", "given"),
+    [
+        (np.array([np.nan, 1.0]), "float64"),
+        (np.array([2.0**63, 1.0]), "float64"),
+        (np.array(["2020-01-01"] * 2, "M8[ms]"), "datetime64"),
+        (np.array([True, False]), "bool"),
+        (np.array([1, None]), "object"),
+        (np.ma.array([1, 2], mask=[False, True]), "MaskedArray"),
+        ([1, 2], "list"),
+        (pa.array([1, 2]), "Int64Array"),
+    ],
+)
+def test_times_of_record_columns_are_whole_numbers(times, given):
+    with pytest.raises(TypeError, match=f"column 'timestamp_ms' is {given}.*: a NumPy array of whole"):
+        columns_by_topic(RecordColumns(length=2, timestamp_ms=times), "t")
+
+
+def test_masked_partitions_are_the_partitioners_choice():
+    masked = np.ma.array([7, -5, 2**40], mask=[False, True, True])
+    (part,) = columns_by_topic(batch(3), "t", masked)
+    assert part.partition.tolist() == [7, -1, -1]
+    (part,) = columns_by_topic(batch(3), "t", np.ma.array([7, 8, 9]))
+    assert part.partition.tolist() == [7, 8, 9]
+    (part,) = columns_by_topic(batch(3), "t", np.ma.masked_all(3, np.int32))
+    assert part.partition is None
+
+
+@pytest.mark.parametrize(
     ("times", "kind", "expected"),
     [
         ([1_500_999], pa.timestamp("us"), [1_500]),
