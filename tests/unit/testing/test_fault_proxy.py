@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -413,7 +414,7 @@ def test_nothing_is_left_behind(broker: ScriptedBroker) -> None:
     broker.hang_up()
     assert threading.active_count() <= before[1] + 3 * 6  # the broker's own, about to end
     assert not [one for one in threading.enumerate() if one.name == "fault-proxy"]
-    assert open_files() <= before[0] + 2
+    eventually(lambda: open_files() <= before[0] + 2, "the end of the broker's sockets")
 
 
 def test_it_starts_once(proxy: FaultProxy) -> None:
