@@ -61,8 +61,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where the first open transaction begins, or the log's end."""
-        return min(self.open_transactions.values(), default=self.end_offset)
+        """Where the first open transaction begins, or the log's end; never before the log's first offset."""
+        return max(self.log_start_offset, min(self.open_transactions.values(), default=self.end_offset))
 
     def append(self, record_set: bytes) -> tuple[ErrorCode, int]:
         """Take in what a producer sends: an error code, and the base offset.

@@ -109,6 +109,8 @@ def list_offsets(cluster: MockCluster, call: Call) -> Fields:
             offset, timestamp = log.offset_at(part["timestamp"])
         except ValueError:  # a batch that the mock can't look into
             return {"error_code": ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT}
+        if committed and part["timestamp"] >= 0 and offset >= log.last_stable_offset:
+            offset, timestamp = -1, -1  # as if no record were that late
         return {"offset": offset, "timestamp": timestamp, "leader_epoch": log.leader_epoch}
 
     keys = ("partitions", "partition_index")

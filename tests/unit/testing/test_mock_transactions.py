@@ -20,7 +20,10 @@ from spark_kafka_native.kafka import (
     TopicPartition,
     TransactionalProducer,
 )
+from spark_kafka_native.kafka.admin import Admin
+from spark_kafka_native.kafka.cluster.offsets import list_offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, Record
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.mock.partition_log import BatchHeader
 
@@ -321,3 +324,29 @@ def test_offsets_that_are_pending_are_unstable(broker: MockBroker, peer: Peer) -
     )
     assert end(peer, **me) == 0
     assert committed(stable=True) == (5, 0)
+
+
+def test_the_last_stable_offset_bounds_look_ups_by_time_and_is_in_the_log(
+    broker: MockBroker,
+) -> None:
+    """As in `Partition.fetchOffsetForTimestamp` and `UnifiedLog` of a real broker."""
+    tp = TopicPartition("orders", 0)
+    with (
+        TransactionalProducer(broker.bootstrap_servers, "id", partitioner="explicit") as producer,
+        Admin(broker.bootstrap_servers) as admin,
+    ):
+
+        def find(at: OffsetAt, level: IsolationLevel = IsolationLevel.READ_COMMITTED) -> int | None:
+            return list_offsets(admin.router, {tp: at}, isolation_level=level)[tp].offset
+
+        broker.append("orders", [Record("orders", 0, 0, None, b"before", timestamp_ms=1_000)])
+        producer.begin()
+        producer.send("orders", value=b"inside", partition=0, timestamp_ms=2_000).result(timeout=WITHIN_S)
+        broker.append("orders", [Record("orders", 0, 0, None, b"behind", timestamp_ms=3_000)])
+        assert [find(OffsetAt.timestamp(at)) for at in (0, 1_500, 2_500)] == [0, None, None]
+        assert find(OffsetAt.timestamp(1_500), IsolationLevel.READ_UNCOMMITTED) == 1
+        assert find(OffsetAt.LATEST) == 1
+        admin.delete_records({tp: 2})
+        assert find(OffsetAt.LATEST) == 2
+        producer.commit()
+        assert find(OffsetAt.timestamp(2_500)) == 2
