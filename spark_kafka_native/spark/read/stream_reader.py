@@ -211,6 +211,10 @@ class RefusedStreamReader(KafkaStreamReader):
     def _planner(self) -> StreamPlanner:
         raise self._error
 
+    @property
+    def _offset_committer(self) -> OffsetCommitter | None:
+        raise self._error
+
     @HideTracebacks()
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Asked before anything else."""
