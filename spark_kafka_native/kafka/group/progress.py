@@ -22,16 +22,19 @@ class _Partition:
     """The offset after the last record that was handed out."""
     committed: int | None
     """The group's committed offset; None if there is none to compare with (nothing committed, or a seek)."""
-    in_transaction: range = range(0)
-    """From the first offset that was given to a transaction to the last one; only the caller knows which
-    transactions committed."""
+    in_transaction: int = 0
+    """The last offset that was given to a transaction; only the caller knows which transactions committed."""
+    given: set[int] | None = None
+    """After reading went back: all that were given to transactions since."""
+    before: frozenset[int | None] = frozenset()
+    """Of before that: offsets that the group may have committed then, and still has."""
     kept: int | None = None
     """An offset from before the last `seek` that may be committed, too."""
 
     @property
     def uncommitted(self) -> bool:
         """True if records were handed out that were neither committed nor given to a transaction."""
-        return self.handed_out > max(self.start, self.committed or 0, self.in_transaction.stop - 1)
+        return self.handed_out > max(self.start, self.committed or 0, self.in_transaction)
 
 
 class Progress:
@@ -64,7 +67,10 @@ class Progress:
             if partition is None:
                 return False
             if back := from_offset < partition.handed_out:
-                self._partitions[topic_partition] = _Partition(from_offset, next_offset, None)
+                before = partition.before | {partition.committed, partition.in_transaction}
+                self._partitions[topic_partition] = _Partition(
+                    from_offset, next_offset, None, given=set(), before=before
+                )
             else:
                 partition.handed_out = max(partition.handed_out, next_offset)
             return back
@@ -75,11 +81,13 @@ class Progress:
             partition = self._partitions.get(topic_partition)
             return partition is None or partition.committed is None
 
-    def in_transaction(self, topic_partition: TopicPartition) -> range:
-        """The offsets from the first to the last one that was given to a transaction since then."""
+    def given_since(self, topic_partition: TopicPartition) -> frozenset[int]:
+        """The offsets that were given to transactions since reading went back: if the group has one of them,
+        it was committed after that."""
         with self._lock:
             partition = self._partitions.get(topic_partition)
-            return range(0) if partition is None else partition.in_transaction
+            given = None if partition is None else partition.given
+            return frozenset() if partition is None or given is None else frozenset(given - partition.before)
 
     def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Those of the offsets that `check` lets pass."""
@@ -161,8 +169,9 @@ class Progress:
         with self._lock:
             for topic_partition, offset in offsets.items():
                 if (partition := self._partitions.get(topic_partition)) is not None:
-                    first = partition.in_transaction.start if partition.in_transaction else offset
-                    partition.in_transaction = range(min(first, offset), offset + 1)
+                    partition.in_transaction = offset
+                    if partition.given is not None:
+                        partition.given.add(offset)
 
     def check(self, offsets: Offsets) -> None:
         """Raises `CommitFailedError` for an offset outside the records that were handed out in the current

@@ -62,8 +62,8 @@ class _Reset:
 
     former: int
     offset: int
-    given: range = range(0)
-    """Offsets that were given to transactions after it: those that committed."""
+    given: frozenset[int] = frozenset()
+    """Offsets that only transactions after it can have committed."""
 
     def begin_at(self, offset: int, committed: int | None) -> int:
         """Where the policy went on, if it would be applied to ``offset`` again: `latest` would skip the
@@ -126,7 +126,7 @@ class StartOffsets:
             reset = self._resets[tp]
             if reset.offset < reset.former and not progress.nothing_committed(tp):
                 del self._resets[tp]
-            elif given := progress.in_transaction(tp):
+            elif given := progress.given_since(tp):
                 reset.given = given
 
     def remove(self, topic_partition: TopicPartition) -> None:
