@@ -361,7 +361,7 @@ class MarkerTopic:
         process, and again if it was created anew."""
         topic = self._place.topic
         deadline = self._router.deadline(self._options.producer.max_block_ms)
-        found = self._router.metadata((topic,), deadline=deadline).topics.get(topic)
+        found = self._router.metadata((topic,), refresh=True, deadline=deadline).topics.get(topic)
         place = self._router.config, topic, None if found is None else found.topic_id
         if place in _checked:
             return

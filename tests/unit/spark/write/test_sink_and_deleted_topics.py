@@ -210,7 +210,6 @@ def test_a_marker_topic_that_is_created_anew_has_to_keep_its_records_too(broker:
     job.commit(job.write([(b"x", "a")]))
     delete(broker, "m")
     broker.create_topic("m", configs={"cleanup.policy": "delete"})
-    router_for(job.options.client).refresh(("m",), Deadline.after_ms(5_000))
     job.batch_id += 1
     with pytest.raises(ConfigError, match=r"topic m has cleanup\.policy=delete"):
         job.write([(b"y", "a")])
