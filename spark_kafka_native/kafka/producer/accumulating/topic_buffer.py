@@ -124,6 +124,8 @@ class TopicBuffer:
         self.lock = threading.RLock()
         self.closed = False
         self.topic_id: UUID | None = None
+        self._former_ids: tuple[UUID, ...] = ()
+        """Of topics that had its name before: a broker that lags behind may still give one."""
         self.targets = Targets.all(topic, 0)
         self.described_at = parts.clock()
         self.limits = TopicLimits.of(topic, 0, parts)
@@ -145,10 +147,13 @@ class TopicBuffer:
     def describe(self, topic_id: UUID | None, targets: Targets, max_message_bytes: int) -> None:
         """What the cluster says about the topic; the lock is held. Partitions are only ever added: the open
         batch of a partition outlives it."""
-        if topic_id is not None and topic_id == self.topic_id and targets.count < self.targets.count:
+        known = self.topic_id
+        if known is None or topic_id not in (None, known, *self._former_ids):
+            self._former_ids += () if known is None else (known,)
+            self.topic_id = topic_id
+        elif targets.count < self.targets.count:
             # A broker that lags behind. With fewer partitions, records would leave that of their key.
             targets = replace(targets, count=self.targets.count)
-        self.topic_id = topic_id
         self.described_at = self._parts.clock()
         self._open.grow(targets.count)
         self.targets = targets

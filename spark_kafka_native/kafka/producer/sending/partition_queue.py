@@ -430,7 +430,7 @@ class PartitionQueue:
                 return None
             sequence.restart(identity)
         elif recreated and sequence.next_sequence:
-            reason = "the topic was deleted and created again within the transaction"
+            reason = "the topic has another id than at the begin of the transaction: it was created again"
             return GiveUp(list(self._waiting), reason, None)
         return sequence
 

@@ -249,9 +249,12 @@ def test_a_topic_that_is_created_again_may_have_fewer_partitions(cluster):
         (name,) = producer._topics.open(["t"])
         buffer = producer._topics.buffers[name]
         with buffer.lock:
+            former = (None,)
             for topic_id in (uuid4(), uuid4()):
                 buffer.describe(topic_id, Targets.all("t", 7), 1_000)
-                buffer.describe(topic_id, Targets.all("t", 5), 1_000)
-                assert buffer.targets.count == 7
+                for lagging in (topic_id, *former, topic_id):
+                    buffer.describe(lagging, Targets.all("t", 5), 1_000)
+                    assert (buffer.targets.count, buffer.topic_id) == (7, topic_id)
+                former = (None, topic_id)
             buffer.describe(uuid4(), Targets.all("t", 5), 1_000)
             assert buffer.targets.count == 5

@@ -488,7 +488,7 @@ class TestProducerId:
         step = partition.next(0, 1, waiting)
         assert isinstance(step, GiveUp)
         assert (step.batches, step.retriable) == (left, True)
-        assert "created again within the transaction" in step.reason
+        assert "it was created again" in step.reason
         partition.given_up(left)
         producer_id.received(ProducerIdentity(7, 2))
         (another,) = fill(partition, 5)
