@@ -86,8 +86,9 @@ class Progress:
         it was committed after that."""
         with self._lock:
             partition = self._partitions.get(topic_partition)
-            given = None if partition is None else partition.given
-            return frozenset() if partition is None or given is None else frozenset(given - partition.before)
+            if partition is None or partition.given is None:
+                return frozenset()
+            return frozenset(partition.given - partition.before)
 
     def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Those of the offsets that `check` lets pass."""

@@ -26,6 +26,7 @@ from ...records.encode import BATCH_OVERHEAD_BYTES
 from ..delivery import Delivery, DeliveryBlock, Rows, fails_records_only
 from ..errors import ProducerClosedError, RecordTooLargeError
 from .batch import Batch, BatchEncoder, Origin, Part, max_record_sizes
+from .known_topic_id import KnownTopicId
 from .memory import BufferMemory, Room
 from .open_batches import BatchLimits, Incoming, Move, OpenBatches, SingleRecord, SingleRecords, WaitingRows
 from .partitioner import PartitionFunction, Partitions, Targets, build_partitioner
@@ -123,9 +124,7 @@ class TopicBuffer:
         self.topic = topic
         self.lock = threading.RLock()
         self.closed = False
-        self.topic_id: UUID | None = None
-        self._former_ids: tuple[UUID, ...] = ()
-        """Of topics that had its name before: a broker that lags behind may still give one."""
+        self._id = KnownTopicId()
         self.targets = Targets.all(topic, 0)
         self.described_at = parts.clock()
         self.limits = TopicLimits.of(topic, 0, parts)
@@ -147,11 +146,9 @@ class TopicBuffer:
     def describe(self, topic_id: UUID | None, targets: Targets, max_message_bytes: int) -> None:
         """What the cluster says about the topic; the lock is held. Partitions are only ever added: the open
         batch of a partition outlives it."""
-        known = self.topic_id
-        if known is None or topic_id not in (None, known, *self._former_ids):
-            self._former_ids += () if known is None else (known,)
-            self.topic_id = topic_id
-        elif targets.count < self.targets.count:
+        is_same = self._id.current is not None and not self._id.is_replaced_by(topic_id)
+        self._id.learn(topic_id)
+        if is_same and targets.count < self.targets.count:
             # A broker that lags behind. With fewer partitions, records would leave that of their key.
             targets = replace(targets, count=self.targets.count)
         self.described_at = self._parts.clock()
@@ -159,6 +156,11 @@ class TopicBuffer:
         self.targets = targets
         if max_message_bytes != self.limits.max_bytes:
             self.limit_batches(max_message_bytes)
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The topic's id; None where brokers have none."""
+        return self._id.current
 
     @property
     def partitions(self) -> int:

@@ -26,6 +26,7 @@ from ...errors import BrokerError, KafkaError
 from ...model import Acks, TopicPartition
 from ...runtime.retry import Backoff
 from ..accumulating.batch import Batch, ProducerIdentity
+from ..accumulating.known_topic_id import KnownTopicId
 from .idempotence import (
     PartitionSequence,
     ProducerId,
@@ -174,10 +175,8 @@ class PartitionQueue:
         self._failures = 0
         self._unknown_since: float | None = None
         self._sequence: PartitionSequence | None = None
-        self._topic_id: UUID | None = None
-        """Of the topic that `_sequence` is about; None where no broker has said it."""
-        self._former_ids: set[UUID] = set()
-        """Of topics that had its name before."""
+        self._id = KnownTopicId()
+        """Of the topic that `_sequence` is about."""
 
     # What it looks like.
 
@@ -405,7 +404,7 @@ class PartitionQueue:
         identity = producer_id.current
         if identity is None:
             return NeedProducerId()
-        sequence, recreated = self._sequence, self._is_recreated(topic_id)
+        sequence, recreated = self._sequence, self._id.is_replaced_by(topic_id)
         if sequence is None:
             sequence = PartitionSequence(identity)
         elif self._transactional:
@@ -416,9 +415,7 @@ class PartitionQueue:
                 return NeedProducerId()
             sequence = PartitionSequence(raised)
         self._sequence = sequence
-        if recreated or self._topic_id is None:
-            self._former_ids.update([] if self._topic_id is None else [self._topic_id])
-            self._topic_id = topic_id
+        self._id.learn(topic_id)
         return sequence
 
     def _follow_transaction(
@@ -433,12 +430,6 @@ class PartitionQueue:
             reason = "the topic has another id than at the begin of the transaction: it was created again"
             return GiveUp(list(self._waiting), reason, None)
         return sequence
-
-    def _is_recreated(self, topic_id: UUID | None) -> bool:
-        """True for an id that takes the place of another. A broker that lags behind may still give a former
-        one, and one of an old version none."""
-        known = self._topic_id
-        return known is not None and topic_id not in (None, known) and topic_id not in self._former_ids
 
     def _may_follow_unnumbered(self, batch: Batch) -> bool:
         """Not with one from the spill folder: if that is refused, the other would overtake it."""
