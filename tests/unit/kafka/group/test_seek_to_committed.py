@@ -51,6 +51,18 @@ def offsets(records: list[Record]) -> list[int]:
     return [record.offset for record in records]
 
 
+def open_when_drained(consumer: GroupConsumer, gate: threading.Event) -> None:
+    """Commits wait at ``gate`` until they are waited for."""
+    queue = parts_of(consumer).commits.queue
+    drain = queue.drain
+
+    def drained(deadline: Deadline) -> None:
+        gate.set()
+        drain(deadline)
+
+    queue.drain = drained  # type: ignore[method-assign]
+
+
 def test_what_was_not_committed_comes_again(group: ScriptedGroup) -> None:
     with member(group) as consumer:
         first = fetch(consumer, 3)
@@ -145,14 +157,7 @@ def test_commits_that_are_under_way_are_waited_for(group: ScriptedGroup) -> None
     group.cluster[1].push(OffsetCommitRequest, commit)
     with member(group) as consumer:
         done = consumer.commit_async(*fetch(consumer, 2))
-        queue = parts_of(consumer).commits.queue
-        drain = queue.drain
-
-        def drained(deadline: Deadline) -> None:
-            gate.set()
-            drain(deadline)
-
-        queue.drain = drained  # type: ignore[method-assign]
+        open_when_drained(consumer, gate)
         consumer.seek_to_committed()
         assert done.done()
         assert offsets(fetch(consumer, 1)) == [2]
@@ -374,14 +379,7 @@ def test_what_was_committed_after_a_reset_that_went_back_counts(group: ScriptedG
 
     with member(group, auto_offset_reset="earliest") as consumer:
         assert offsets(fetch(consumer, 1)) == [0]
-        queue = parts_of(consumer).commits.queue
-        drain = queue.drain
-
-        def drained(deadline: Deadline) -> None:
-            gate.set()
-            drain(deadline)
-
-        queue.drain = drained  # type: ignore[method-assign]
+        open_when_drained(consumer, gate)
         if by == "commit_async":
             group.cluster[1].push(OffsetCommitRequest, commit)
             consumer.commit_async()
