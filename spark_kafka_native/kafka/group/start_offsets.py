@@ -76,6 +76,22 @@ class _Reset:
         return min(offset, self.offset)
 
 
+@dataclass(slots=True)
+class _Start:
+    """Where reading of an assigned partition begins, or has begun. All but the first are of one that begins
+    anew.
+    """
+
+    began: int | None = None
+    """The offset with which reading began with this assignment, or with the last `seek`."""
+    topic_id: UUID | None = None
+    """The id of the topic that its former position belongs to, if it is known."""
+    cut: LogTruncatedError | None = None
+    """Why its former position is behind the end of the log, if so."""
+    reset: _Reset | None = None
+    """It counts: no committed offset is known to be one of after it."""
+
+
 class StartOffsets:
     """Adds partitions to the reader once their start offsets are known."""
 
@@ -90,14 +106,7 @@ class StartOffsets:
         """Assigned partitions that are not being read yet."""
         self._paused: set[TopicPartition] = set()
         self._withheld: frozenset[TopicPartition] = frozenset()
-        self._began: dict[TopicPartition, int] = {}
-        """Where reading began with this assignment, or with the last `seek`."""
-        self._topic_ids: dict[TopicPartition, UUID] = {}
-        """Of partitions that begin anew: the ids of the topics that their former positions belong to."""
-        self._cuts: dict[TopicPartition, LogTruncatedError | None] = {}
-        """Of partitions that begin anew: why their former positions are behind the end of the log, if so."""
-        self._resets: dict[TopicPartition, _Reset] = {}
-        """Those that count: no committed offset is known to be one of after it."""
+        self._starts: dict[TopicPartition, _Start] = {}
         self._since = 0.0
         self._wait = Deadline.after_ms(0)
         self._background = Background("kafka-group")
@@ -111,21 +120,26 @@ class StartOffsets:
         if not self.missing:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
-        self._topic_ids |= {tp: one for tp, one in self._reader.topic_ids.items() if tp in topic_partitions}
-        cuts, read = self._reader.truncated, self._reader.partitions.keys()
-        self._cuts |= {tp: cuts.get(tp) for tp in read & topic_partitions}
-        found = {tp: one for tp, one in self._reader.resets.items() if tp in topic_partitions}
-        self._commits.reached(found)
-        self._resets |= {tp: _Reset(*one) for tp, one in found.items()}
+        topic_ids, cuts, resets = self._reader.topic_ids, self._reader.truncated, self._reader.resets
+        self._commits.reached({tp: one for tp, one in resets.items() if tp in topic_partitions})
+        for tp in topic_partitions:
+            start = self._start(tp)
+            start.topic_id = topic_ids.get(tp, start.topic_id)
+            if tp in self._reader.partitions:
+                start.cut = cuts.get(tp)
+            if tp in resets:
+                start.reset = _Reset(*resets[tp])
         self.note_commits(topic_partitions)
 
     def note_commits(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Resets do not count for offsets that were committed after them; again once all commits ended."""
         progress = self._commits.progress
-        for tp in self._resets.keys() & topic_partitions:
-            reset = self._resets[tp]
+        for tp in self._starts.keys() & topic_partitions:
+            start = self._starts[tp]
+            if (reset := start.reset) is None:
+                continue
             if reset.offset < reset.former and not progress.nothing_committed(tp):
-                del self._resets[tp]
+                start.reset = None
             elif given := progress.given_since(tp):
                 reset.given = given
 
@@ -134,31 +148,27 @@ class StartOffsets:
         self.missing.discard(topic_partition)
         self._paused.discard(topic_partition)
         self._withheld -= {topic_partition}
-        self._began.pop(topic_partition, None)
-        self._topic_ids.pop(topic_partition, None)
-        self._cuts.pop(topic_partition, None)
-        self._resets.pop(topic_partition, None)
+        self._starts.pop(topic_partition, None)
         if topic_partition in self._reader.partitions:
             self._reader.remove(topic_partition)
 
     def seek(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """Continue, or begin, at ``offset``; ``kept`` is that of `Commits.sought`."""
-        self._cuts.pop(topic_partition, None)
-        self._resets.pop(topic_partition, None)
+        start = self._start(topic_partition)
+        start.cut = start.reset = None
         if topic_partition in self._commits.recreated - self._reader.recreated:
             # The reader has not learnt it yet, and would take the offset for one of the former topic.
             self.missing.add(topic_partition)
         if topic_partition in self.missing:
-            if self._topic_ids.get(topic_partition) in self._commits.queue.former_ids:
-                del self._topic_ids[topic_partition]  # the caller means the new one
+            if start.topic_id in self._commits.queue.former_ids:
+                start.topic_id = None  # the caller means the new one
             # An interrupt may have left it half begun. The others stay: this may be called in a handler
             # that has interrupted the begin of one.
             if topic_partition in self._reader.partitions:
                 self._reader.remove(topic_partition)
             self.begin(topic_partition, offset, None)
         else:
-            self._began[topic_partition] = offset
-            self._topic_ids.pop(topic_partition, None)
+            start.began, start.topic_id = offset, None
             self._reader.seek(topic_partition, offset)
         self._commits.progress.sought(topic_partition, offset, kept)
 
@@ -238,7 +248,7 @@ class StartOffsets:
         committed = {tp: None if one is None else one.offset for tp, one in positions.items()}
         epochs = {tp: one.leader_epoch for tp, one in positions.items() if one is not None}
         places = _Places(place, committed, topic_ids, epochs)
-        new = [tp for tp, offset in places.committed.items() if offset is None and tp not in self._began]
+        new = [tp for tp, offset in places.committed.items() if offset is None and self._began(tp) is None]
         if place is None or not new:
             return places
         limit = limit.within_ms(FIRST_LOOK_MS * 2.0 ** min(failures, 10))
@@ -268,15 +278,15 @@ class StartOffsets:
         """Begin at the committed offset, or where this consumer began; False if there is neither."""
         committed = places.committed[topic_partition]
         # Not at the reset policy's offset again: the end of the log has moved by now.
-        offset = self._began.get(topic_partition) if committed is None else committed
+        offset = self._began(topic_partition) if committed is None else committed
         if offset is not None:
             # Only with a committed offset: in a new group, a broker that lags behind may give a former id.
             topic_id = None if committed is None else places.topic_ids.get(topic_partition.topic)
             epoch = -1 if committed is None else places.epochs[topic_partition]
-            reset = self._resets.get(topic_partition)
-            begin = offset if reset is None else reset.begin_at(offset, committed)
+            start = self._start(topic_partition)
+            begin = offset if start.reset is None else start.reset.begin_at(offset, committed)
             if begin == offset:
-                self._resets.pop(topic_partition, None)
+                start.reset = None
                 self.begin(topic_partition, offset, committed, topic_id, epoch)
             else:
                 self.begin(topic_partition, begin, committed if begin > offset else None, topic_id)
@@ -317,14 +327,21 @@ class StartOffsets:
         """Read a partition from ``offset`` on; ``committed`` is the group's committed offset, if any,
         ``topic_id`` the id that it belongs to and ``leader_epoch`` the one before it, if they are known.
         """
-        self._began[topic_partition] = offset
+        start = self._start(topic_partition)
+        start.began = offset
         self._commits.begun(topic_partition, offset, committed)
-        topic_id = self._topic_ids.get(topic_partition, topic_id)
-        cut = self._cuts.get(topic_partition)
+        topic_id, cut = start.topic_id or topic_id, start.cut
         error = None if cut is None or offset <= cut.end_offset else cut
         self._reader.add(topic_partition, offset, topic_id, leader_epoch, error=error)
         self.missing.discard(topic_partition)
         self._hold_or_go_on(topic_partition)
+
+    def _start(self, topic_partition: TopicPartition) -> _Start:
+        return self._starts.setdefault(topic_partition, _Start())
+
+    def _began(self, topic_partition: TopicPartition) -> int | None:
+        start = self._starts.get(topic_partition)
+        return None if start is None else start.began
 
     def _hold_or_go_on(self, topic_partition: TopicPartition) -> None:
         if topic_partition in self.missing:
