@@ -51,6 +51,8 @@ class FetchedRecords:
     last_stable_offset: int
     leader_epoch: int = -1
     """That of the last batch before ``next_offset``; -1 if it is not known."""
+    resets: int = field(default=0, repr=False)
+    """How often ``auto.offset.reset`` had moved a reader's position before they were fetched."""
 
     @property
     def nbytes(self) -> int:

@@ -24,7 +24,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
 from ..runtime.waiting import released
 from .fetched_records import FetchedRecords, WorkUnit
-from .prefetch_buffer import BufferedPartition, PrefetchBuffer
+from .prefetch_buffer import AppliedReset, BufferedPartition, PrefetchBuffer
 from .prefetch_thread import PrefetchThread
 from .typed_records import FormatLike, RecordTyping, TypedRecords
 
@@ -232,9 +232,12 @@ class PartitionReader:
             self.buffer.partition(topic_partition).reset = None
 
     @property
-    def resets(self) -> dict[TopicPartition, tuple[int, int]]:
-        """As `PrefetchBuffer.resets`."""
-        return self.buffer.resets()
+    def resets(self) -> dict[TopicPartition, AppliedReset]:
+        """The last reset of each partition since the caller has moved it."""
+        found, fetched, tp = self.buffer.resets(), self._fetched, self._half_read
+        if fetched is not None and tp in found and fetched.resets < self.buffer.partition(tp).resets:
+            found[tp] = found[tp]._replace(reached=False)
+        return found
 
     def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The leader epochs of the records before ``offsets``, as far as they are known."""

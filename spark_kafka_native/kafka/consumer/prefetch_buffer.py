@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from ..errors import (
@@ -35,6 +36,16 @@ After any other error fetching continues by itself once the error was raised.
 """
 
 
+class AppliedReset(NamedTuple):
+    """A position that ``auto.offset.reset`` has moved, as the log does not have it."""
+
+    former: int
+    offset: int
+    """Where reading goes on."""
+    reached: bool
+    """False if records that were fetched before wait to be handed out."""
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class BufferedPartition:
     """The records of one partition that wait for the reader, and what it wants of the partition. Guarded by
@@ -55,6 +66,8 @@ class BufferedPartition:
     before these two."""
     reset: tuple[int, int] | None = None
     """The last position that the reset policy has moved since the caller did, and where it went on."""
+    resets: int = 0
+    """Counts resets."""
     moves: int = 0
     """Counts changes of ``start``: records fetched before a change are not handed out."""
     seeks: int = 0
@@ -397,6 +410,8 @@ class PrefetchBuffer:
             if not self._is_current(wanted, moves):
                 return
             wanted.log_end = fetched.high_watermark, fetched.last_stable_offset
+            if wanted.resets:
+                fetched = replace(fetched, resets=wanted.resets)
             wanted.waiting.append(fetched)
             wanted.nbytes += fetched.nbytes
             # Before it can be handed out: events come in the order of what happened.
@@ -431,13 +446,17 @@ class PrefetchBuffer:
         """The log lacks the offset ``former``, and the reset policy goes on at ``offset``."""
         with self.lock:
             if self._is_current(wanted, moves):
-                wanted.reset = former, offset
+                wanted.reset, wanted.resets = (former, offset), wanted.resets + 1
                 self.skip(wanted, moves, offset)
 
-    def resets(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The last reset of each partition since the caller has moved it: the position before and after."""
+    def resets(self) -> dict[TopicPartition, AppliedReset]:
+        """The last reset of each partition since the caller has moved it."""
         read = list(self._wanted.items())
-        return {tp: reset for tp, wanted in read if (reset := wanted.reset) is not None}
+        return {
+            tp: AppliedReset(*reset, reached=all(one.resets == wanted.resets for one in list(wanted.waiting)))
+            for tp, wanted in read
+            if (reset := wanted.reset) is not None
+        }
 
     def broke(self, wanted: BufferedPartition, moves: int, error: KafkaError) -> None:
         """Nothing more can be read of a partition until its error is resolved."""

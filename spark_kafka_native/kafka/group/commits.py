@@ -23,6 +23,7 @@ from ..cluster.router import CoordinatorKey, Router
 from ..cluster.split_commit import split_commit
 from ..consumer.fetched_records import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
+from ..consumer.prefetch_buffer import AppliedReset
 from ..error_code import ErrorCode
 from ..errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
 from ..model import OffsetToCommit, Record, TopicPartition, checked_offset
@@ -455,6 +456,13 @@ class Commits:
             if self.progress.handed_out(topic_partition, offset, offset):
                 self._went_back(topic_partition, offset)
         return found
+
+    def note_resets(self, resets: Mapping[TopicPartition, AppliedReset]) -> None:
+        """These partitions begin anew; the reset policy has moved them since the caller did."""
+        self.reached(resets)
+        for topic_partition, reset in resets.items():
+            if self.progress.was_reset(topic_partition, reset):
+                self._went_back(topic_partition, reset.offset)
 
     def _went_back(self, topic_partition: TopicPartition, offset: int) -> None:
         self.forget([topic_partition])

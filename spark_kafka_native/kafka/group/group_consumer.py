@@ -272,7 +272,6 @@ class GroupConsumer:
         partitions = self.assignment - recreated
         self._starts.add(partitions)  # first: wherever an interrupt comes, the next read goes back
         self._commits.queue.drain(self._commits.queue.settle_deadline())
-        self._starts.note_commits(partitions)
         self._taken = None
         self._commits.restart(partitions)
         self._starts.drop_missing()

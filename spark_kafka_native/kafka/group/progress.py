@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..errors import CommitFailedError
+from ..consumer.prefetch_buffer import AppliedReset
+from ..errors import CommitFailedError, LogTruncatedError
 from ..model import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 Places = Mapping[TopicPartition, object]
 """Those of `Progress.places`."""
+
+MAX_GIVEN = 10_000
+"""How many offsets of transactions are kept, after reading went back."""
 
 
 @dataclass(slots=True)
@@ -24,10 +28,6 @@ class _Partition:
     """The group's committed offset; None if there is none to compare with (nothing committed, or a seek)."""
     in_transaction: int = 0
     """The last offset that was given to a transaction; only the caller knows which transactions committed."""
-    given: set[int] | None = None
-    """After reading went back: all that were given to transactions since."""
-    before: frozenset[int | None] = frozenset()
-    """Of before that: offsets that the group may have committed then, and still has."""
     kept: int | None = None
     """An offset from before the last `seek` that may be committed, too."""
 
@@ -35,6 +35,39 @@ class _Partition:
     def uncommitted(self) -> bool:
         """True if records were handed out that were neither committed nor given to a transaction."""
         return self.handed_out > max(self.start, self.committed or 0, self.in_transaction)
+
+
+@dataclass(slots=True)
+class _Reset:
+    """Where the reset policy went on, since the caller has moved a partition itself. With what the group may
+    have committed before and after: the same offset means other records then.
+    """
+
+    floor: int = 0
+    """After it moved forward: nothing before it is in the log any more."""
+    back: int | None = None
+    """After it went back, until a commit: where the log went on that had lost the position."""
+    before: frozenset[int | None] = frozenset()
+    """Offsets that the group may still have from before it went back."""
+    since: set[int] = field(default_factory=set)
+    """Those that were given to transactions since: if the group has one of them, it is of the new log."""
+
+    def go_back(self, offset: int, had: Iterable[int | None]) -> None:
+        """It went back to ``offset``; the group may have one of ``had``."""
+        self.before |= {*had, *self.since}
+        self.floor, self.back, self.since = 0, offset, set()
+
+    def place(self, topic_partition: TopicPartition, offset: int, *, committed: bool) -> int:
+        """As `Progress.place`."""
+        if self.back is not None and offset > self.back:
+            if not committed:
+                offset = self.back
+            elif offset not in self.since:
+                self.before |= {offset}
+                offset = self.back
+            elif offset in self.before:
+                raise LogTruncatedError(topic_partition, offset, self.back)
+        return max(offset, self.floor)
 
 
 class Progress:
@@ -46,6 +79,7 @@ class Progress:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._resets: dict[TopicPartition, _Reset] = {}
         self._dropped_uncommitted: set[TopicPartition] = set()
 
     def begin(
@@ -67,28 +101,42 @@ class Progress:
             if partition is None:
                 return False
             if back := from_offset < partition.handed_out:
-                before = partition.before | {partition.committed, partition.in_transaction}
-                self._partitions[topic_partition] = _Partition(
-                    from_offset, next_offset, None, given=set(), before=before
-                )
+                self._go_back(topic_partition, partition, from_offset, next_offset)
             else:
                 partition.handed_out = max(partition.handed_out, next_offset)
             return back
 
-    def nothing_committed(self, topic_partition: TopicPartition) -> bool:
-        """True if nothing was committed since reading began or went back, but perhaps in a transaction."""
-        with self._lock:
-            partition = self._partitions.get(topic_partition)
-            return partition is None or partition.committed is None
+    def _go_back(
+        self, topic_partition: TopicPartition, partition: _Partition, from_offset: int, next_offset: int
+    ) -> None:
+        reset = self._resets.setdefault(topic_partition, _Reset())
+        reset.go_back(from_offset, (partition.committed, partition.in_transaction))
+        self._partitions[topic_partition] = _Partition(from_offset, next_offset, None)
 
-    def given_since(self, topic_partition: TopicPartition) -> frozenset[int]:
-        """The offsets that were given to transactions since reading went back: if the group has one of them,
-        it was committed after that."""
+    def was_reset(self, topic_partition: TopicPartition, reset: AppliedReset) -> bool:
+        """Reading begins anew after a reset, of which the caller may not have got any record. Returns True if
+        reading goes back by that, as `handed_out`."""
         with self._lock:
-            partition = self._partitions.get(topic_partition)
-            if partition is None or partition.given is None:
-                return frozenset()
-            return frozenset(partition.given - partition.before)
+            partition, offset = self._partitions.get(topic_partition), reset.offset
+            if partition is None:
+                return False
+            if back := not reset.reached and offset < partition.handed_out:
+                self._go_back(topic_partition, partition, offset, offset)
+            elif offset >= reset.former:
+                self._resets.setdefault(topic_partition, _Reset()).floor = offset
+            return back
+
+    def place(self, topic_partition: TopicPartition, offset: int, *, committed: bool) -> int:
+        """Where to begin anew with a partition instead of ``offset``, which the group has ``committed``, or
+        where reading began. Once ``auto.offset.reset`` has applied, it must not apply again: `latest` would
+        skip the records that were read since. And after reading went back, an offset that was committed
+        before belongs to records that are lost.
+
+        Raises `LogTruncatedError` if it was committed both before and after that.
+        """
+        with self._lock:
+            reset = self._resets.get(topic_partition)
+            return offset if reset is None else reset.place(topic_partition, offset, committed=committed)
 
     def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Those of the offsets that `check` lets pass."""
@@ -120,6 +168,7 @@ class Progress:
     def sought(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """The caller continues at ``offset``, and may commit offsets before the last commit; and ``kept``."""
         with self._lock:
+            self._resets.pop(topic_partition, None)
             if topic_partition in self._partitions:
                 self._partitions[topic_partition] = _Partition(offset, offset, None, kept=kept)
 
@@ -153,6 +202,7 @@ class Progress:
         """They are no longer assigned."""
         with self._lock:
             for topic_partition in topic_partitions:
+                self._resets.pop(topic_partition, None)
                 partition = self._partitions.pop(topic_partition, None)
                 if partition is not None and partition.uncommitted:
                     self._dropped_uncommitted.add(topic_partition)
@@ -171,8 +221,10 @@ class Progress:
             for topic_partition, offset in offsets.items():
                 if (partition := self._partitions.get(topic_partition)) is not None:
                     partition.in_transaction = offset
-                    if partition.given is not None:
-                        partition.given.add(offset)
+                if (reset := self._resets.get(topic_partition)) is not None and reset.back is not None:
+                    reset.since.add(offset)
+                    if len(reset.since) > MAX_GIVEN:  # one of those given long ago was replaced since
+                        reset.since.remove(min(reset.since))
 
     def check(self, offsets: Offsets) -> None:
         """Raises `CommitFailedError` for an offset outside the records that were handed out in the current
@@ -230,3 +282,5 @@ class Progress:
                     continue
                 if offset <= partition.handed_out:
                     partition.committed = offset
+                    if (reset := self._resets.get(topic_partition)) is not None:
+                        reset.back = None  # the group has none of before any more

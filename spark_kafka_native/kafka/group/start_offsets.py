@@ -57,26 +57,6 @@ class _Places:
 
 
 @dataclass(slots=True)
-class _Reset:
-    """The last reset of a partition that begins anew, as `PartitionReader.resets`."""
-
-    former: int
-    offset: int
-    given: frozenset[int] = frozenset()
-    """Offsets that only transactions after it can have committed."""
-
-    def begin_at(self, offset: int, committed: int | None) -> int:
-        """Where the policy went on, if it would be applied to ``offset`` again: `latest` would skip the
-        records that were read since. ``committed`` is the same offset, if it is committed.
-        """
-        if self.offset >= self.former:
-            return max(offset, self.offset)
-        if committed in self.given and committed != self.former:
-            return offset
-        return min(offset, self.offset)
-
-
-@dataclass(slots=True)
 class _Start:
     """Where reading of an assigned partition begins, or has begun. All but the first are of one that begins
     anew.
@@ -88,8 +68,6 @@ class _Start:
     """The id of the topic that its former position belongs to, if it is known."""
     cut: LogTruncatedError | None = None
     """Why its former position is behind the end of the log, if so."""
-    reset: _Reset | None = None
-    """It counts: no committed offset is known to be one of after it."""
 
 
 class StartOffsets:
@@ -120,28 +98,15 @@ class StartOffsets:
         if not self.missing:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
-        topic_ids, cuts, resets = self._reader.topic_ids, self._reader.truncated, self._reader.resets
-        self._commits.reached({tp: one for tp, one in resets.items() if tp in topic_partitions})
+        topic_ids, cuts = self._reader.topic_ids, self._reader.truncated
+        self._commits.note_resets(
+            {tp: one for tp, one in self._reader.resets.items() if tp in topic_partitions}
+        )
         for tp in topic_partitions:
             start = self._start(tp)
             start.topic_id = topic_ids.get(tp, start.topic_id)
             if tp in self._reader.partitions:
                 start.cut = cuts.get(tp)
-            if tp in resets:
-                start.reset = _Reset(*resets[tp])
-        self.note_commits(topic_partitions)
-
-    def note_commits(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Resets do not count for offsets that were committed after them; again once all commits ended."""
-        progress = self._commits.progress
-        for tp in self._starts.keys() & topic_partitions:
-            start = self._starts[tp]
-            if (reset := start.reset) is None:
-                continue
-            if reset.offset < reset.former and not progress.nothing_committed(tp):
-                start.reset = None
-            elif given := progress.given_since(tp):
-                reset.given = given
 
     def remove(self, topic_partition: TopicPartition) -> None:
         """It is no longer read."""
@@ -155,7 +120,7 @@ class StartOffsets:
     def seek(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """Continue, or begin, at ``offset``; ``kept`` is that of `Commits.sought`."""
         start = self._start(topic_partition)
-        start.cut = start.reset = None
+        start.cut = None
         if topic_partition in self._commits.recreated - self._reader.recreated:
             # The reader has not learnt it yet, and would take the offset for one of the former topic.
             self.missing.add(topic_partition)
@@ -283,10 +248,11 @@ class StartOffsets:
             # Only with a committed offset: in a new group, a broker that lags behind may give a former id.
             topic_id = None if committed is None else places.topic_ids.get(topic_partition.topic)
             epoch = -1 if committed is None else places.epochs[topic_partition]
-            start = self._start(topic_partition)
-            begin = offset if start.reset is None else start.reset.begin_at(offset, committed)
+            try:
+                begin = self._commits.progress.place(topic_partition, offset, committed=committed is not None)
+            except LogTruncatedError as error:
+                self._start(topic_partition).cut, begin = error, offset
             if begin == offset:
-                start.reset = None
                 self.begin(topic_partition, offset, committed, topic_id, epoch)
             else:
                 self.begin(topic_partition, begin, committed if begin > offset else None, topic_id)

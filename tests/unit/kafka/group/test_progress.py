@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_native.kafka.errors import CommitFailedError
+from spark_kafka_native.kafka.consumer.prefetch_buffer import AppliedReset
+from spark_kafka_native.kafka.errors import CommitFailedError, LogTruncatedError
 from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 
@@ -94,3 +95,77 @@ def test_a_partition_of_which_nothing_was_handed_out_is_dropped_without_a_loss()
     progress.begin(A0, 5, None)
     progress.drop([A0])
     assert progress.take_dropped_uncommitted() == frozenset()
+
+
+def gone_back(committed: int = 8) -> Progress:
+    """With this committed offset, reading went on to 9, and then back to 0."""
+    progress = Progress()
+    progress.begin(A0, committed, committed)
+    progress.handed_out(A0, committed, 9)
+    assert progress.handed_out(A0, 0, 6)
+    return progress
+
+
+def test_after_reading_went_back_an_offset_of_before_is_no_place_to_begin_at() -> None:
+    progress = gone_back()
+    assert progress.place(A0, 8, committed=True) == 0
+    progress.given_to_transaction({A0: 5})
+    assert progress.place(A0, 5, committed=False) == 0  # where reading began
+    assert progress.place(A0, 5, committed=True) == 5
+    progress.begin(A0, 5, 5)
+    assert progress.handed_out(A0, 0, 6)
+    assert progress.place(A0, 5, committed=True) == 0
+    progress.given_to_transaction({A0: 5})
+    with pytest.raises(LogTruncatedError, match=r"a-0: the log was cut back to offset 0 .* read up to 5"):
+        progress.place(A0, 5, committed=True)
+    progress.committed({A0: 6}, progress.places({A0: 6}))
+    assert progress.place(A0, 5, committed=True) == 5
+    assert progress.place(A0, 6, committed=True) == 6
+
+
+def test_an_offset_that_the_group_has_of_before_is_in_doubt_once_it_is_given_again() -> None:
+    """Its commit was under way when reading went back."""
+    progress = gone_back(committed=3)
+    assert progress.place(A0, 6, committed=True) == 0
+    progress.given_to_transaction({A0: 6})
+    with pytest.raises(LogTruncatedError):
+        progress.place(A0, 6, committed=True)
+
+
+def test_of_offsets_given_since_reading_went_back_the_last_ones_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_kafka_native.kafka.group.progress.MAX_GIVEN", 3)
+    progress = gone_back()
+    for offset in range(1, 7):
+        progress.given_to_transaction({A0: offset})
+    assert [progress.place(A0, offset, committed=True) for offset in range(1, 7)] == [0, 0, 0, 4, 5, 6]
+
+
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_reset_forward_is_a_floor_until_reading_goes_back(reached: bool) -> None:
+    progress = Progress()
+    assert not progress.was_reset(A0, AppliedReset(3, 7, reached))
+    progress.begin(A0, 3, 3)
+    assert not progress.was_reset(A0, AppliedReset(3, 7, reached))
+    assert progress.place(A0, 3, committed=True) == progress.place(A0, 3, committed=False) == 7
+    assert progress.place(A0, 8, committed=True) == 8
+    progress.handed_out(A0, 7, 9)
+    assert progress.handed_out(A0, 4, 6)
+    assert progress.place(A0, 3, committed=True) == 3
+    assert progress.place(A0, 8, committed=True) == 4
+    progress.sought(A0, 2)
+    assert progress.place(A0, 8, committed=True) == 8
+
+
+def test_a_reset_back_that_was_not_reached_goes_back_at_once() -> None:
+    progress = Progress()
+    progress.begin(A0, 3, 3)
+    progress.handed_out(A0, 3, 6)
+    assert not progress.was_reset(A0, AppliedReset(9, 6, reached=False))
+    assert not progress.was_reset(A0, AppliedReset(9, 2, reached=True))  # `handed_out` says so
+    assert progress.place(A0, 3, committed=True) == 3
+    assert progress.was_reset(A0, AppliedReset(9, 2, reached=False))
+    assert progress.place(A0, 3, committed=True) == 2
+    progress.drop([A0])
+    assert progress.place(A0, 3, committed=True) == 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import pickle
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ from support.group.parts import heartbeat_refused, parts_of
 from support.interrupts.signal_steps import interrupted_at
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import CommitFailedError, ConfigError, KafkaError
+from spark_kafka_native.kafka.errors import CommitFailedError, ConfigError, KafkaError, LogTruncatedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import GroupMembership, Record, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest, OffsetFetchRequest
@@ -394,26 +395,53 @@ def test_what_was_committed_after_a_reset_that_went_back_counts(group: ScriptedG
         assert offsets(fetch(consumer, 1)) == [1]
 
 
-@pytest.mark.parametrize("given", [(), (8,), (3, 8), (5, 8)])
-def test_what_was_committed_before_a_reset_that_went_back_does_not_count(
-    group: ScriptedGroup, given: tuple[int, ...]
-) -> None:
-    """A broker has lost the whole log. Its records up to that offset are new ones, and were skipped."""
-    with member(group, auto_offset_reset="latest") as consumer:
-        until = Deadline.after_ms(WITHIN_S * 1_000)
-        while A0 not in consumer.assignment or consumer.position(A0) != 4:
-            assert not until.expired
-            assert consumer.read(0.05) is None
-        log = group.cluster.logs[A0]
+def await_position(consumer: GroupConsumer, offset: int) -> None:
+    until = Deadline.after_ms(WITHIN_S * 1_000)
+    while A0 not in consumer.assignment or consumer.position(A0) != offset:
+        assert not until.expired
+        assert consumer.read(0.05) is None
+
+
+def await_that(true: Callable[[], object]) -> None:
+    until = time.monotonic() + WITHIN_S
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def lose_log(group: ScriptedGroup, new: int = 0) -> None:
+    """A broker has lost the whole log; ``new`` records are written."""
+    log = group.cluster.logs[A0]
+    log.batches.clear()
+    log.end_offset = 0
+    for number in range(new):
+        log.append([b"%d" % number])
+
+
+@contextmanager
+def log_lost_after_a_commit(group: ScriptedGroup, policy: str) -> Iterator[GroupConsumer]:
+    """A member that has committed 5, and has read on to 6, at the begin of a log that was lost."""
+    log = group.cluster.logs[A0]
+    with member(group, auto_offset_reset=policy) as consumer:
+        if policy == "latest":
+            await_position(consumer, 4)
+        else:
+            assert offsets(fetch(consumer, 4)) == [0, 1, 2, 3]
         log.append([b"4", b"5"])
         consumer.commit(*fetch(consumer, 1))
         assert offsets(fetch(consumer, 1)) == [5]
-        log.batches.clear()
-        log.end_offset = 0
-        while consumer.position(A0) != 0:
-            assert not until.expired
-            assert consumer.read(0.05) is None
-        log.append([b"%d" % number for number in range(8)])
+        lose_log(group)
+        await_position(consumer, 0)
+        yield consumer
+
+
+@pytest.mark.parametrize("given", [(), (8,), (3, 8)])
+def test_what_was_committed_before_a_reset_that_went_back_does_not_count(
+    group: ScriptedGroup, given: tuple[int, ...]
+) -> None:
+    """Its records up to that offset are new ones, and were skipped."""
+    with log_lost_after_a_commit(group, "latest") as consumer:
+        group.cluster.logs[A0].append([b"%d" % number for number in range(8)])
         for _ in range(2):
             begin = 0
             for until_offset in given or (8,):
@@ -422,3 +450,104 @@ def test_what_was_committed_before_a_reset_that_went_back_does_not_count(
                     assert consumer.offsets_to_commit()[A0] == until_offset
                 begin = until_offset
             consumer.seek_to_committed()
+
+
+def test_an_offset_that_was_committed_before_a_reset_and_perhaps_after_it_is_an_error(
+    group: ScriptedGroup,
+) -> None:
+    with log_lost_after_a_commit(group, "earliest") as consumer:
+        group.cluster.logs[A0].append([b"%d" % number for number in range(8)])
+        assert offsets(fetch(consumer, 5)) == [0, 1, 2, 3, 4]
+        assert consumer.offsets_to_commit()[A0] == 5 == group.committed[A0]
+        for _ in range(2):
+            consumer.seek_to_committed()
+            with pytest.raises(LogTruncatedError, match=r"cut back to offset 0 after .* read up to 5"):
+                fetch(consumer, 1)
+        consumer.seek(A0, 5)
+        assert offsets(fetch(consumer, 3)) == [5, 6, 7]
+        consumer.seek_to_committed()  # it is the caller's choice now
+        assert offsets(fetch(consumer, 1)) == [5]
+
+
+@pytest.mark.parametrize("committed", ["in a transaction", "by a commit"])
+@pytest.mark.parametrize("aborts", [0, 1, 2])
+def test_after_a_reset_that_went_back_what_was_committed_since_counts(
+    group: ScriptedGroup, aborts: int, committed: str
+) -> None:
+    with log_lost_after_a_commit(group, "earliest") as consumer:
+        group.cluster.logs[A0].append([b"%d" % number for number in range(8)])
+        for _ in range(aborts):
+            assert offsets(fetch(consumer, 2)) == [0, 1]
+            consumer.offsets_to_commit()
+            consumer.seek_to_committed()
+        assert offsets(fetch(consumer, 3)) == [0, 1, 2]
+        if committed == "by a commit":
+            consumer.commit()
+        else:
+            group.committed |= consumer.offsets_to_commit()
+        assert offsets(fetch(consumer, 2)) == [3, 4]
+        for _ in range(2):
+            consumer.offsets_to_commit()  # of a transaction that is aborted
+            consumer.seek_to_committed()
+            assert offsets(fetch(consumer, 2)) == [3, 4]
+
+
+@pytest.mark.parametrize("abort_between", [False, True])
+def test_a_reset_forward_does_not_hide_that_reading_went_back_before(
+    group: ScriptedGroup, abort_between: bool
+) -> None:
+    """The log was lost; then retention removed the first of the records that were written since."""
+    with log_lost_after_a_commit(group, "earliest") as consumer:
+        if abort_between:
+            consumer.seek_to_committed()
+            await_position(consumer, 0)
+        consumer.pause(A0)
+        log = group.cluster.logs[A0]
+        for number in range(8):
+            log.append([b"%d" % number])
+        del log.batches[:2]
+        log.log_start_offset = 2
+        consumer.resume(A0)
+        for _ in range(2):
+            assert offsets(fetch(consumer, 2)) == [2, 3]
+            consumer.seek_to_committed()
+        assert group.committed[A0] == 5
+
+
+def test_a_second_loss_of_the_log_makes_what_was_committed_after_the_first_void(
+    group: ScriptedGroup,
+) -> None:
+    with log_lost_after_a_commit(group, "earliest") as consumer:
+        group.cluster.logs[A0].append([b"0", b"1", b"2"])
+        assert offsets(fetch(consumer, 3)) == [0, 1, 2]
+        group.committed |= consumer.offsets_to_commit()
+        lose_log(group)
+        await_position(consumer, 0)
+        group.cluster.logs[A0].append([b"%d" % number for number in range(8)])
+        for _ in range(2):
+            assert offsets(fetch(consumer, 5)) == [0, 1, 2, 3, 4]
+            consumer.seek_to_committed()
+
+
+@pytest.mark.parametrize("read_by", ["records", "columns"])
+def test_a_reset_that_went_back_counts_also_before_the_caller_has_got_there(
+    group: ScriptedGroup, read_by: str
+) -> None:
+    """Records from before it wait; going back to the committed offsets drops them."""
+    log = group.cluster.logs[A0]
+    with member(group, auto_offset_reset="earliest") as consumer:
+        reader = parts_of(consumer).reader
+        if read_by == "columns":
+            found = consumer.read(WITHIN_S)
+            assert found is not None
+            assert found.next_offset == 4
+            log.append([b"4"])
+            await_that(lambda: reader.has_news)
+        else:
+            assert offsets(fetch(consumer, 3)) == [0, 1, 2]
+        consumer.commit()
+        lose_log(group)
+        await_that(lambda: reader.resets)
+        log.append([b"%d" % number for number in range(7)])
+        consumer.seek_to_committed()
+        assert offsets(fetch(consumer, 7)) == [*range(7)]
