@@ -18,6 +18,10 @@ class KnownTopicId:
         """True if ``topic_id`` is that of another topic, created under the name since."""
         return self.current is not None and topic_id not in (None, self.current, *self._former)
 
+    def is_former(self, topic_id: UUID | None) -> bool:
+        """True if ``topic_id`` is that of a topic that another one has replaced."""
+        return topic_id in self._former
+
     def learn(self, topic_id: UUID | None) -> None:
         """A broker gives ``topic_id``."""
         if self.current is None:

@@ -146,6 +146,8 @@ class TopicBuffer:
     def describe(self, topic_id: UUID | None, targets: Targets, max_message_bytes: int) -> None:
         """What the cluster says about the topic; the lock is held. Partitions are only ever added: the open
         batch of a partition outlives it."""
+        if self._id.is_former(topic_id):
+            return  # a broker that lags behind: its answer is about another topic
         is_same = self._id.current is not None and not self._id.is_replaced_by(topic_id)
         self._id.learn(topic_id)
         if is_same and targets.count < self.targets.count:

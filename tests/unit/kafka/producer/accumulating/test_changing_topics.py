@@ -249,12 +249,13 @@ def test_a_topic_that_is_created_again_may_have_fewer_partitions(cluster):
         (name,) = producer._topics.open(["t"])
         buffer = producer._topics.buffers[name]
         with buffer.lock:
-            former = (None,)
+            former = ()
             for topic_id in (uuid4(), uuid4()):
                 buffer.describe(topic_id, Targets.all("t", 7), 1_000)
-                for lagging in (topic_id, *former, topic_id):
-                    buffer.describe(lagging, Targets.all("t", 5), 1_000)
-                    assert (buffer.targets.count, buffer.topic_id) == (7, topic_id)
-                former = (None, topic_id)
+                for lagging in (topic_id, None, *former, topic_id):
+                    for count in (5, 9) if lagging in former else (5,):
+                        buffer.describe(lagging, Targets.all("t", count), 1_000)
+                        assert (buffer.targets.count, buffer.topic_id) == (7, topic_id)
+                former = (topic_id,)
             buffer.describe(uuid4(), Targets.all("t", 5), 1_000)
             assert buffer.targets.count == 5
