@@ -130,12 +130,12 @@ def transactions_of(messages: Iterable[object]) -> list[OpenTransaction]:
 def written_topics(
     reports: Iterable[KafkaCommitMessage], marker_topic: str | None = None
 ) -> dict[str, set[str]]:
-    """The topics that tasks have written rows to, and ``marker_topic`` if they were about to write there:
-    each with its ids (`KafkaCommitMessage.topic_ids`)."""
+    """The topics that tasks have written rows to, and ``marker_topic`` if they have a transaction: each with
+    its ids (`KafkaCommitMessage.topic_ids`), none where brokers have none."""
     found: dict[str, set[str]] = {}
     for report in reports:
         topics = {row[0] for row in report.partitions}
-        if marker_topic is not None and marker_topic in report.topic_ids:
+        if marker_topic is not None and report.transaction is not None:
             topics.add(marker_topic)
         for topic in topics:
             known = report.topic_ids.get(topic)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 
+from ....kafka.cluster.metadata import Topic, topics_named
 from ....kafka.cluster.router import Router, router_for
 from ....kafka.errors import ConfigError, KafkaError
 from ....kafka.producer.accumulating.records_in import check_topic
@@ -121,11 +122,19 @@ class WriteTask:
 
     def note_topics(self, topics: Collection[str]) -> None:
         """Look up the ids of topics that are about to be written to: the metadata of a worker may be of
-        former ones."""
+        former ones. A topic that a broker has not heard of is asked for again: the commit compares ids, and
+        without one it would not notice that the topic was created anew."""
         deadline = self.router.deadline(self._options.producer.max_block_ms)
-        known = self.router.metadata(topics, refresh=True, deadline=deadline).topics
-        found = {topic: known[topic].topic_id for topic in topics if topic in known}
-        self.topic_ids |= {topic: one.hex for topic, one in found.items() if one is not None}
+        create = self._options.producer.allow_auto_create_topics  # as the producer asks
+
+        def look() -> list[Topic]:
+            known = self.router.refresh(topics, deadline, create=create)
+            return [known.topic(name) for name in sorted(topics)]
+
+        what = f"asking for the ids of {topics_named(topics)}"
+        found = self.router.retry(look, what=what, deadline=deadline)
+        # Brokers before Kafka 2.8 have no ids.
+        self.topic_ids |= {one.name: one.topic_id.hex for one in found if one.topic_id is not None}
 
     def _check_under_way(self) -> None:
         while self._under_way and self._under_way[0][1].done():

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.admin import Admin
 from spark_kafka_native.kafka.cluster.router import router_for
-from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionAbortableError
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
@@ -42,7 +44,8 @@ from spark_kafka_native.spark.write.worker.transactional_task import (
 from spark_kafka_native.spark.write.worker.write_rows import WriteFailedError
 from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, ResumableWrite, RowColumns
-from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing import MockBroker, MockRequest
+from spark_kafka_native.testing.mock.script import Fault
 
 Rows = Sequence[tuple[bytes, str]]
 """Values and their topics."""
@@ -151,6 +154,22 @@ def delete(broker: MockBroker, topic: str) -> None:
         admin.delete_topics([topic])
 
 
+def lag(broker: MockBroker, topic: str, times: int | None = 1, asked: str = "") -> Fault:
+    """A broker that is asked for a topic (or for just those in ``asked``) has heard that it was deleted, and
+    not that it is there again."""
+
+    def deny(response: dict[str, Any]) -> None:
+        for one in response["topics"]:
+            if one["name"] == topic:
+                one.update(error_code=3, topic_id=UUID(int=0), partitions=[])
+
+    def is_meant(request: MockRequest) -> bool:
+        names = {one["name"] for one in request.fields["topics"] or []}
+        return names == {*asked} if asked else topic in names
+
+    return broker.on("Metadata", times=times, when=is_meant).change(deny)
+
+
 @pytest.mark.parametrize("gone", ["a", "b"])
 def test_what_is_committed_is_known_where_one_of_its_topics_is_made_anew(
     job: Job, broker: MockBroker, gone: str
@@ -202,6 +221,87 @@ def test_rows_are_not_committed_without_their_markers(
     assert job.seen("a") == []
     job.commit(job.write(*parts))
     assert (job.seen("a"), job.seen("b")) == ([b"x"], [b"y"])
+
+
+@pytest.mark.parametrize("kind", ["stream", "named", "atomic"])
+@pytest.mark.parametrize("lags", [False, True])
+def test_the_id_of_a_topic_is_noted_where_a_broker_lags(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, kind: str, lags: bool
+) -> None:
+    """Without the id its recreation would not be noticed, and the rows would be gone."""
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
+    job = Job(broker, kind)
+    job.topic = "a"
+    run = None
+    if kind == "atomic":
+        run = begin_atomic(router_for(job.options.client), job.options, job.once)
+    router_for(job.options.client).metadata(("a",))  # a worker knows it from the last micro-batch
+    fault = lag(broker, "a", times=int(lags))
+    if run is None:
+        message = job.write([(b"x", "")])[0]
+    else:
+        columns = RowColumns(names=("value",), topic="a")
+        rows = pa.record_batch({"value": pa.array([b"x"], pa.binary())})
+        message = write_atomic(run, iter([rows]), columns, job.options, 0)
+    assert fault.used == int(lags)
+    assert message.topic_ids == {"a": broker.cluster.topics["a"].topic_id.hex}
+    delete(broker, "a")
+    broker.create_topic("a")
+    commit = (
+        partial(job.commit, [message]) if run is None else partial(commit_atomic, run, [message], job.options)
+    )
+    with pytest.raises(WriteCommitFailedError, match="topic a was deleted and created again after this"):
+        commit()
+
+
+def test_a_task_fails_where_the_id_of_its_topic_can_not_be_learnt(broker: MockBroker) -> None:
+    job = Job(broker, "stream")
+    job.topic = "a"
+    lag(broker, "a", times=None)
+    with pytest.raises(DeadlineExceededError, match="asking for the ids of topic a did not succeed"):
+        job.write([(b"x", "a")])
+    assert not broker.asked("Produce")
+
+
+def test_the_id_of_a_marker_topic_is_noted_where_a_broker_lags(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
+    compacted = {"cleanup.policy": "compact"}
+    broker.create_topic("m", configs=compacted)
+    job = Job(broker, "stream", transactionMarkerTopic="m")
+    job.topic = "a"
+    job.commit(job.write([(b"w", "a")]))
+    job.batch_id += 1
+    fault = lag(broker, "m", times=2, asked="am")
+    messages = job.write([(b"x", "a")])
+    assert fault.used == 2
+    assert {*messages[0].topic_ids} == {"a", "m"}
+    delete(broker, "m")
+    broker.create_topic("m", configs=compacted)
+    with pytest.raises(WriteCommitFailedError, match="topic m was deleted and created again after this run"):
+        job.commit(messages)
+    assert job.seen("a") == [b"w"]
+
+
+def test_brokers_without_topic_ids_are_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Kafka 2.8. A marker topic that is deleted is noticed there, too."""
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
+    with MockBroker(versions={"Metadata": (0, 9), "Produce": (3, 12)}) as broker:
+        for topic in "ab":
+            broker.create_topic(topic)
+        broker.create_topic("m", configs={"cleanup.policy": "compact"})
+        job = Job(broker, "stream", transactionMarkerTopic="m")
+        job.topic = "a"
+        messages = job.write([(b"x", "a")])
+        assert messages[0].topic_ids == {}
+        job.commit(messages)
+        assert job.seen("a") == [b"x"]
+        job.batch_id += 1
+        messages = job.write([(b"y", "a")])
+        delete(broker, "m")
+        with pytest.raises(WriteCommitFailedError, match="topic m was deleted after this run"):
+            job.commit(messages)
 
 
 def test_a_marker_topic_that_is_created_anew_has_to_keep_its_records_too(broker: MockBroker) -> None:
