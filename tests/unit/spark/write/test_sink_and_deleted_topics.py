@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -252,6 +253,47 @@ def test_the_id_of_a_topic_is_noted_where_a_broker_lags(
     )
     with pytest.raises(WriteCommitFailedError, match="topic a was deleted and created again after this"):
         commit()
+
+
+@pytest.mark.parametrize("kind", ["stream", "named"])
+@pytest.mark.parametrize("answers", [1, 3])
+def test_an_id_that_a_lagging_broker_confirms_is_not_believed(kind: str, answers: int) -> None:
+    """The leader knows better: the topic was created again, and the rows are gone."""
+    with MockBroker(brokers=2) as broker:
+        broker.create_topic("a")
+        job = Job(broker, kind)
+        job.topic = "a"
+        former = broker.cluster.topics["a"].topic_id
+        messages = job.write([(b"x", "")])
+        delete(broker, "a")
+        broker.create_topic("a")
+        leader = broker.cluster.topics["a"].partitions[0].leader
+        lagging = broker.on("Metadata", topic="a", node_id=3 - leader, times=answers)
+        lagging.change(lambda response: response["topics"][0].update(topic_id=former))
+        first = broker.on("Metadata", topic="a")  # at the commit, whichever broker is asked
+        first.change(lambda response: response["topics"][0].update(topic_id=former))
+        with pytest.raises(WriteCommitFailedError, match="topic a was deleted and created again after this"):
+            job.commit(messages)
+        assert first.used
+        assert not [one for one in broker.asked("EndTxn") if one.fields["committed"]]
+
+
+def test_an_answer_about_a_former_topic_does_not_fail_a_commit(job: Job, broker: MockBroker) -> None:
+    job.topic = "a"
+    messages = job.write([(b"x", "")])
+    lagging = broker.on("Metadata", topic="a", times=2)
+    lagging.change(lambda response: response["topics"][0].update(topic_id=UUID(int=7)))
+    job.commit(messages)
+    assert lagging.used == 2
+    assert job.seen("a") == [b"x"]
+
+
+def test_tasks_that_have_seen_a_topic_change_are_not_committed(job: Job, broker: MockBroker) -> None:
+    job.topic = "a"
+    messages = job.write([(b"x", "")], [(b"y", "")])
+    messages[0] = replace(messages[0], topic_ids={"a": UUID(int=7).hex})
+    with pytest.raises(WriteCommitFailedError, match="topic a was deleted and created again after this"):
+        job.commit(messages)
 
 
 def test_a_task_fails_where_the_id_of_its_topic_can_not_be_learnt(broker: MockBroker) -> None:
