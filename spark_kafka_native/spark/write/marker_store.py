@@ -33,6 +33,7 @@ from ...kafka.producer.sending.transaction_requests import (
 )
 from ...kafka.runtime.deadline import Deadline
 from .commit_markers import UNREADABLE, BatchIntent, CommitMarker, ReplayError, drivers_name
+from .topics import gone_topics
 from .write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ _LOG: Final = logging.getLogger("spark_kafka_native")
 
 _RENEWAL_MS: Final = 5_000
 """For one renewal on the driver: other tasks wait for it."""
+
+_PLACES_MS: Final = 10_000
+"""To find the places of one: enough for `gone_topics` to be sure."""
 
 
 class Intents(Protocol):
@@ -95,14 +99,12 @@ def places_of_last(router: Router, group_id: str, deadline: Deadline | None = No
     """Where a group keeps the markers or intents of its last micro-batch. A coordinator may still have some
     of topics that do not exist any more, and would not take others in there. A topic with another error may
     be back when the markers expire: the coordinator decides."""
-    found = decided_offsets(router, group_id, deadline)
+    limit = deadline or router.deadline()
+    found = decided_offsets(router, group_id, limit)
     last = max((one.offset for one in found.values()), default=None)
     places = [where for where, one in found.items() if one.offset == last]
-    if not places:
-        return []
-    known = router.metadata({where.topic for where in places}, refresh=True, deadline=deadline).topics
-    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return [where for where in places if where.topic in known and known[where.topic].error_code is not gone]
+    gone = gone_topics(router, {where.topic for where in places}, limit)
+    return [where for where in places if where.topic not in gone]
 
 
 def decided_offsets(
@@ -139,9 +141,9 @@ class GroupIntents:
 
     def renew(self, last: BatchIntent) -> None:
         """As `Intents.renew`."""
-        deadline = self._deadline.within_ms(_RENEWAL_MS)
-        if where := places_of_last(self._router, self._job, deadline):
-            self._put(last, last, where, deadline)
+        limit = self._deadline.within_ms(_PLACES_MS)
+        if where := places_of_last(self._router, self._job, limit):
+            self._put(last, last, where, self._deadline.within_ms(_RENEWAL_MS))
 
     def _put(
         self,
@@ -292,7 +294,7 @@ class GroupMarkers:
         if marker is None:
             return FoundMarker(None, True)
         try:
-            now = self._renew(marker, transaction, deadline.within_ms(_RENEWAL_MS))
+            now = self._renew(marker, transaction, deadline)
         except KafkaError as error:  # the marker is there
             _LOG.info("the marker of %s could not be renewed: %s", name, error)
             return FoundMarker(marker, False)
@@ -305,10 +307,12 @@ class GroupMarkers:
     ) -> CommitMarker | None:
         """The last one, as the broker says that has taken this one in."""
         router, name = self._router, transaction.transactional_id
-        again = dict.fromkeys(places_of_last(router, name, deadline), marker.offset())
+        limit = deadline.within_ms(_PLACES_MS)
+        again = dict.fromkeys(places_of_last(router, name, limit), marker.offset())
         if not again:
             return marker  # all of its rows have gone with their topics
-        return _commit_after(marker, CommitMarker.newest, router, transaction, name, again, deadline)
+        limit = deadline.within_ms(_RENEWAL_MS)
+        return _commit_after(marker, CommitMarker.newest, router, transaction, name, again, limit)
 
     def take_intents(self, job: str, timeout_ms: int, deadline: Deadline) -> Intents:
         """As `Markers.take_intents`."""

@@ -9,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from ...kafka.admin import Admin, NewTopic
+from ...kafka.cluster.metadata import topics_named
 from ...kafka.cluster.recreated_topics import find_recreated
 from ...kafka.cluster.router import Router, router_for
 from ...kafka.error_code import ErrorCode
@@ -81,27 +82,40 @@ def _check_compression(router: Router, options: WriteOptions) -> None:
         return
 
 
+def gone_topics(router: Router, topics: Collection[str], deadline: Deadline) -> set[str]:
+    """Those of ``topics`` that do not exist: brokers deny them for some seconds, as one may be slower than
+    others to hear of a topic. Raises `DeadlineExceededError` where that can't be waited for."""
+    denied = {*topics}
+
+    def look() -> None:
+        known = router.metadata(denied, refresh=True, deadline=deadline).topics
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        denied.intersection_update(
+            {one for one in denied if one not in known or known[one].error_code is unknown}
+        )
+        if denied:
+            raise IncompleteResponseError(f"no broker knows {topics_named(denied)}")
+
+    try:
+        if denied:
+            look()
+    except IncompleteResponseError:
+        patience = deadline.within_ms(_LAGGING_BROKER_MS)
+        is_cut_short = deadline.remaining_ms < _LAGGING_BROKER_MS
+        try:
+            router.retry(look, what="looking for topics", deadline=patience)
+        except DeadlineExceededError as error:
+            if is_cut_short or not isinstance(error.__cause__, IncompleteResponseError):
+                raise
+    return denied
+
+
 def check_written_topics(router: Router, written: Mapping[str, Collection[str]], deadline: Deadline) -> None:
     """Raises `ConfigError` if one of the topics that tasks have written to (with its ids, as far as they are
     known) does not exist any more, or was created again: its rows, or the markers in it, are gone. For one
     that does not exist, the coordinators of a transaction would have its driver wait until it expires."""
-
-    def look() -> None:
-        known = router.metadata(written, refresh=True, deadline=deadline).topics
-        for topic in sorted(written):
-            if topic not in known or known[topic].error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise IncompleteResponseError(f"topic {topic} was deleted after this run wrote to it")
-
-    if not written:
-        return
-    try:
-        look()
-    except IncompleteResponseError:
-        # A broker may be slower than others to hear of a topic.
-        try:
-            router.retry(look, what="looking for topics", deadline=deadline.within_ms(_LAGGING_BROKER_MS))
-        except DeadlineExceededError as error:
-            raise ConfigError(str(error.__cause__ or error)) from error
+    if gone := gone_topics(router, written, deadline):
+        raise ConfigError(f"topic {min(gone)} was deleted after this run wrote to it")
     # Tasks that have found different ones have seen it change. A single id may be one that another broker
     # still gives: only leaders confirm it.
     again = {topic for topic, ids in written.items() if len({*ids}) > 1}

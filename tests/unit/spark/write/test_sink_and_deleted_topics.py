@@ -426,6 +426,55 @@ def test_a_marker_without_a_topic_is_nothing_to_renew(
     assert job.renewed(before) == []
 
 
+@pytest.mark.parametrize("by", ["task", "driver"])
+def test_a_marker_is_renewed_where_a_broker_lags(broker: MockBroker, by: str) -> None:
+    """One answer is not enough to leave its topic out: the marker would expire before the intent."""
+    job = Job(broker, "stream")
+    job.topic = "a"
+    job.half_commit([(b"x", "")], [(b"y", "")])
+    name = job.task_name(0)
+    before = len(broker.asked("TxnOffsetCommit"))
+    fault = lag(broker, "a", times=1, asked="a")
+    if by == "task":
+        assert job.write_one(0, [(b"x", "")]).skipped == 1
+    else:
+        markers = GroupMarkers(router_for(job.options.client))
+        found = markers.take_over(name, [TopicPartition("a", 0)], 20_000, Deadline.after_ms(20_000))
+        assert found.is_renewed
+    assert fault.used == 1
+    assert job.renewed(before) == [name]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_topic_counts_as_gone_once_it_was_denied_for_long(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """Without the time for that the marker is not renewed, and neither is the intent."""
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 200)
+    monkeypatch.setattr(marker_store, "_PLACES_MS", 100 if is_late else 5_000)
+    job = Job(broker, "stream")
+    job.half_commit([(b"x", "a")], [(b"y", "a")])
+    before = len(broker.asked("TxnOffsetCommit"))
+    lag(broker, "a", times=None)
+    markers = GroupMarkers(router_for(job.options.client))
+    found = markers.take_over(job.task_name(0), (), 20_000, Deadline.after_ms(20_000))
+    assert found.marker is not None
+    assert found.is_renewed is not is_late
+    assert job.renewed(before) == []
+
+
+def test_a_topic_is_not_gone_where_brokers_are_away(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 100)
+    router = router_for(Job(broker, "stream").options.client)
+    router.metadata(("a",))
+    lag(broker, "a", times=1)
+    broker.on("Metadata", times=None).hang_up()
+    with pytest.raises(DeadlineExceededError):
+        topics.gone_topics(router, ["a"], Deadline.after_ms(400))
+
+
 def test_a_topic_of_the_option_that_is_made_anew_fails_the_commit(
     job: Job, broker: MockBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -598,6 +647,7 @@ def test_a_marker_is_not_renewed_at_a_topic_that_is_gone(
     broker: MockBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A coordinator may not have heard of its deletion: it would take nothing in there, and hold the task."""
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 50)
     job = Job(broker, "stream")
     job.half_commit([(b"y", "b")], [(b"x", "a")])
     decided = marker_store.decided_offsets
