@@ -44,6 +44,8 @@ M = TypeVar("M")
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
+_FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
 _RENEWAL_MS: Final = 5_000
 """For one renewal on the driver: other tasks wait for it."""
 
@@ -71,11 +73,28 @@ class Intents(Protocol):
         """Not needed any more."""
 
 
-def replaced(what: str, before: object, now: object) -> TransactionAbortableError:
+class ReplacedError(TransactionAbortableError):
     """The answer about the last intent, or marker, was too old."""
-    return TransactionAbortableError(
+
+
+def replaced(what: str, before: object, now: object) -> ReplacedError:
+    """The error where that has changed."""
+    return ReplacedError(
         f"the last {what} was said to be {before}, and it is {now}: a broker answered that was deposed"
     )
+
+
+def is_by_another(error: BaseException) -> bool:
+    """True if another run is at work: it took the transactional id, or replaced the intent. Any other
+    refusal, such as that of an ACL, names its own cause."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ReplacedError):
+            return True
+        if isinstance(seen, BrokerError) and seen.error_code in _FENCED:
+            return True
+        seen = seen.__cause__
+    return False
 
 
 def find_offsets(

@@ -33,7 +33,7 @@ from ....kafka.producer.transactional_producer import TransactionalProducer
 from ....kafka.runtime.deadline import Deadline
 from ...user_messages import inform
 from ..commit_markers import CommitMarker, ReplayError
-from ..marker_store import Markers, close_producer, find_markers, replaced
+from ..marker_store import Markers, close_producer, find_markers, is_by_another, replaced
 from ..topics import check_written_topics
 from ..write_options import ExactlyOnce, WriteOptions
 from ..write_task import (
@@ -205,15 +205,18 @@ class _Intent:
 
     def take(self, run: ResumableWrite, deadline: Deadline) -> CommitMarker:
         """The next intent; it is written if there is something to commit. Raises `ReplayError` where that
-        must not be, `WriteCommitFailedError` where another driver has come between."""
+        must not be, `WriteCommitFailedError` where another driver has come between, or a broker refuses
+        it."""
         try:
             wanted = self._check(run, deadline)
             if transactions_of(self._reports):
                 self._write(run.transactional_id, wanted, deadline)
         except (TransactionAbortableError, TransactionFatalError) as error:
+            hint = "Run it again once that is mended"
+            if is_by_another(error):
+                hint = "Another run with the same writeId is at work; if there should be none, run it again"
             raise WriteCommitFailedError(
-                f"write {run.write_id}: this run has committed nothing: {error}. Another run with the same "
-                "writeId is at work; if there should be none, run it again"
+                f"write {run.write_id}: this run has committed nothing: {error}. {hint}"
             ) from error
         return wanted
 

@@ -24,7 +24,7 @@ from ....kafka.producer.sending.transaction_requests import (
 )
 from ....kafka.runtime.deadline import Deadline
 from ..commit_markers import BatchIntent, CommitMarker, ReplayError
-from ..marker_store import Intents, Markers, decided_offsets, find_markers
+from ..marker_store import Intents, Markers, decided_offsets, find_markers, is_by_another
 from ..topics import check_written_topics
 from ..write_options import ExactlyOnce, WriteOptions
 from ..write_task import (
@@ -268,7 +268,7 @@ class _Replacing:
 
     def keep(self, intent: BatchIntent) -> BatchIntent | None:
         """The last one. Raises `ReplayError` where it can't be replaced, `WriteCommitFailedError` where
-        another driver has come between."""
+        another driver has come between, or a broker refuses the intent."""
         markers = find_markers(self.router, self.options)
         where = places_of(self.reports, self.options.topic)
         try:
@@ -286,10 +286,14 @@ class _Replacing:
             finally:
                 intents.close()
         except (TransactionAbortableError, TransactionFatalError) as error:
+            hint = "Start the query again once that is mended: it writes the micro-batch again"
+            if is_by_another(error):
+                hint = (
+                    "Another driver of the same query (the same checkpoint) runs; if there should be none, "
+                    "start the query again"
+                )
             raise WriteCommitFailedError(
-                f"micro-batch {intent.batch_id}: this driver has committed nothing: {error}. Another "
-                "driver of the same query (the same checkpoint) runs; if there should be none, start the "
-                "query again"
+                f"micro-batch {intent.batch_id}: this driver has committed nothing: {error}. {hint}"
             ) from error
 
     def _name(self, task: int) -> str:

@@ -711,6 +711,49 @@ def test_an_intent_that_is_gone_when_the_next_one_is_written_stops_the_commit(
     assert (nightly.seen(), nightly.open()) == (values_of(0, 1), [])
 
 
+@pytest.mark.parametrize("kind", ["stream", "named"])
+@pytest.mark.parametrize(
+    ("api", "code", "is_another"),
+    [
+        ("TxnOffsetCommit", "TOPIC_AUTHORIZATION_FAILED", False),
+        ("TxnOffsetCommit", "GROUP_AUTHORIZATION_FAILED", False),
+        ("TxnOffsetCommit", "PRODUCER_FENCED", True),
+        ("TxnOffsetCommit", "INVALID_PRODUCER_EPOCH", True),
+        ("EndTxn", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", False),
+        ("EndTxn", "PRODUCER_FENCED", True),
+    ],
+)
+def test_another_run_is_named_only_where_there_is_one(
+    broker: MockBroker, kind: str, api: str, code: str, is_another: bool
+) -> None:
+    """A missing ACL is said as such."""
+    sink = Sink(broker, **({"writeId": "nightly"} if kind == "named" else {}))
+    if kind == "named":
+        run, messages = sink.named([values_of(0, 0)])
+        name, commit = run.transactional_id, partial(commit_resumable, run, messages, sink.options)
+    else:
+        messages = [sink.run_task(0, 0)]
+        name, commit = "pykafka-q-driver", partial(sink.commit, messages, 0)
+    broker.on(api, when=lambda one: one.fields["transactional_id"] == name).fail(code)
+    with pytest.raises(WriteCommitFailedError, match=f"has committed nothing: .*{code}") as failed:
+        commit()
+    assert ("Another" in str(failed.value)) == is_another
+    assert sink.seen() == []
+
+
+def test_another_run_is_named_where_it_has_taken_the_intents_in_a_topic(broker: MockBroker) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, transactionMarkerTopic="m")
+    messages = sink.run_tasks(0)
+    broker.on("Produce", topic="m").fail("INVALID_PRODUCER_EPOCH")
+    with pytest.raises(WriteCommitFailedError, match="Another driver of the same query"):
+        sink.commit(messages, 0)
+    broker.on("Produce", topic="m").fail("TOPIC_AUTHORIZATION_FAILED")
+    with pytest.raises(WriteCommitFailedError, match="TOPIC_AUTHORIZATION_FAILED") as failed:
+        sink.commit(messages, 0)
+    assert "Another" not in str(failed.value)
+
+
 def test_a_write_that_is_begun_is_not_completed_with_other_rows(nightly: Sink, broker: MockBroker) -> None:
     run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
     refuse_commit(broker, "jobs-write/nightly/0")
