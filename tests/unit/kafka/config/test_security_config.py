@@ -103,6 +103,13 @@ def test_event_hubs_with_entra_id(shading: str) -> None:
     assert config.warnings == ()
 
 
+def test_the_value_of_an_extension_may_have_equals_signs() -> None:
+    """Base64 ends with them."""
+    given = {"sasl.oauthbearer.extensions": "logicalCluster=lkc-1, proof = YQ== "}
+    found = SecurityConfig.from_properties(given).extensions
+    assert found == (("logicalCluster", "lkc-1"), ("proof", "YQ=="))
+
+
 def test_another_class_is_refused_with_the_way_there_is() -> None:
     for name in ("sasl.login.callback.handler.class", "sasl.client.callback.handler.class"):
         with pytest.raises(ConfigError, match=rf"{name} must be .*token.provider=module:function"):

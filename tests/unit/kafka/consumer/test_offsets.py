@@ -43,6 +43,12 @@ def test_a_request_says_where_for_whom_and_how_long(level: IsolationLevel) -> No
     assert [topic.name for topic in request.topics] == ["a", "b"]
 
 
+@pytest.mark.parametrize("timestamp_ms", [-1, -2, -3])
+def test_a_time_before_1970_is_none_of_the_places_that_have_such_numbers(timestamp_ms: int) -> None:
+    with pytest.raises(ValueError, match=f"a timestamp must not be negative: {timestamp_ms}"):
+        OffsetAt.timestamp(timestamp_ms)
+
+
 def told(*partitions: tuple[TopicPartition, int, int, int]) -> ListOffsetsResponse:
     return ListOffsetsResponse(
         topics=[

@@ -380,6 +380,16 @@ def test_a_transaction_does_not_leave_out_what_was_taken_away(make: Make, change
         consumer.offsets_to_commit(offsets={A0: 1})
 
 
+def test_a_transaction_that_was_aborted_does_not_fail_the_next_one_for_what_was_taken_away(
+    make: Make,
+) -> None:
+    consumer = make(A0, A1, enable_auto_commit=False)
+    hand_out(consumer, 0)
+    parts_of(consumer).rebalance.carry_out(Change(revoked=frozenset([A0])))
+    consumer.seek_to_committed()
+    assert consumer.offsets_to_commit() == {}
+
+
 def test_what_was_told_or_committed_or_sought_may_be_taken_away(make: Make) -> None:
     consumer = make(A0, A1, enable_auto_commit=False)
     found = asked(consumer)

@@ -42,6 +42,16 @@ def test_what_was_sought_is_committed_only_once_something_was_read_there(
     assert group.committed == {A0: committed}
 
 
+def test_a_seek_after_going_back_commits_nothing_of_the_records_before(group: ScriptedGroup) -> None:
+    """`seek_to_committed` says that they are not done."""
+    servers = group.cluster.bootstrap_servers
+    with GroupConsumer(servers, "a", "g", auto_commit_interval_ms=600_000) as consumer:
+        assert len(consumer.poll(WITHIN_S, 3)) == 3
+        consumer.seek_to_committed()
+        consumer.seek(A0, 4)
+    assert group.committed == {}
+
+
 def test_what_is_read_after_a_seek_is_committed(group: ScriptedGroup) -> None:
     servers = group.cluster.bootstrap_servers
     with GroupConsumer(servers, "a", "g", auto_commit_interval_ms=600_000) as consumer:

@@ -297,6 +297,13 @@ def test_automatic_commits_are_refused_before_a_transaction_begins(group: Script
     assert producer.said == []
 
 
+def test_automatic_commits_are_refused_with_the_metadata_for_a_transaction(group: ScriptedGroup) -> None:
+    with member(group, enable_auto_commit=True) as consumer:
+        fetch(consumer, 1)
+        with pytest.raises(ConfigError, match="enable_auto_commit=False"):
+            consumer.group_metadata()
+
+
 def test_a_consumer_that_is_no_member_any_more_has_no_metadata_for_a_transaction(
     group: ScriptedGroup,
 ) -> None:

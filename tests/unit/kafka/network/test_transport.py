@@ -43,6 +43,16 @@ def test_a_shut_stream_still_encrypts_another_threads_writes():
     theirs.close()
 
 
+def test_a_shut_stream_wakes_those_that_wait_for_a_silent_broker():
+    ours, theirs = socket.socketpair()
+    transport = Transport(ours, "broker:1")
+    assert transport.wait(READ, Deadline.after_ms(1)) == 0
+    transport.shut()
+    assert transport.wait(READ, Deadline.after_ms(1_000)) == READ
+    transport.close()
+    theirs.close()
+
+
 def test_small_pieces_are_encrypted_together_and_a_large_one_by_itself(monkeypatch):
     ours, theirs = socket.socketpair()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -100,6 +100,14 @@ def test_without_subscribers_no_event_is_needed(source: EventSource[Step]) -> No
     assert len(closed) == 0
 
 
+def test_a_subscriber_that_is_gone_takes_no_event_from_those_behind_it(source: EventSource[Step]) -> None:
+    gone, stream = source.subscribe(1), source.subscribe(10)
+    gone.close()
+    for number in range(2):
+        source.emit(Step(number))
+    assert [event.number for event in stream.drain()] == [0, 1]
+
+
 def test_a_stream_of_a_closed_source_is_at_its_end(source: EventSource[Step]) -> None:
     source.close()
     assert list(source.subscribe(1)) == []

@@ -1,9 +1,13 @@
 """Buffer memory: caps, the line of waiting callers, and accounts that an interrupt leaves right."""
 
+import contextlib
+import itertools
 import threading
 import time
+from functools import partial
 
 import pytest
+from support.interrupts.signal_steps import run_at
 
 from spark_kafka_native.kafka.observe import catalogue
 from spark_kafka_native.kafka.observe.metrics import MetricsRegistry
@@ -78,6 +82,19 @@ def test_closing_ends_the_wait():
     assert told == [cause]
     with pytest.raises(ProducerClosedError):
         memory.reserve(Room(), 1, 1, 0)
+
+
+def test_a_handler_that_closes_does_not_wait_for_the_thread_that_it_interrupts():
+    def close_at_each_step():
+        for step in itertools.count():
+            memory = BufferMemory(100, 10)
+            with contextlib.suppress(ProducerClosedError):
+                if not run_at(step, memory.close, partial(memory.reserve, Room(), 1, 1, 0)):
+                    break
+
+    thread = in_thread(close_at_each_step)
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_small_requests_do_not_pass_a_large_one_that_waits():

@@ -91,6 +91,12 @@ def test_what_nobody_gave_is_no_column():
     assert columns.length == 2
 
 
+def test_what_is_empty_is_not_what_nobody_gave():
+    """As null, values would delete their keys in a compacted topic."""
+    columns, _ = single((b"", b""), (b"", b""))
+    assert columns.key.to_pylist() == columns.value.to_pylist() == [b"", b""]
+
+
 def test_what_only_some_gave_is_filled():
     columns, partition = single(
         (b"k", b"a", 3, 9.99, [("h", None)]), (None, None, None, 2**63 - 1, None), (b"", b"")

@@ -107,6 +107,12 @@ def test_a_run_ends_with_its_batch_too(name):
     assert np.bincount(seen).tolist() == [10, 10, 10]
 
 
+def test_with_a_batch_size_of_0_each_record_is_a_run():
+    partitioner = build_partitioner("sticky", 0)
+    chosen = partitioner.assign(None, ones(6), Targets.all("t", 3)).tolist()
+    assert set(np.diff(chosen) % 3) == {1}
+
+
 def test_a_run_that_has_ended_by_its_bytes_is_not_ended_again():
     partitioner, targets = StickyPartitioner(10), Targets.all("t", 3)
     (first,) = partitioner.assign(None, np.array([10]), targets).tolist()
