@@ -534,6 +534,10 @@ def test_msk_iam_takes_region_and_package(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
     config = security(token_provider="aws-msk-iam", aws_region="eu-central-1")
     assert current_token(config, soon()).reveal() == "signed-for-eu-central-1"
+    for name, region in (("AWS_DEFAULT_REGION", "us-east-2"), ("AWS_REGION", "us-east-1")):
+        monkeypatch.setenv(name, region)
+        config = security(token_provider="aws-msk-iam", scope=region)  # none that is cached
+        assert current_token(config, soon()).reveal() == f"signed-for-{region}"
 
 
 @pytest.mark.parametrize(
@@ -551,6 +555,8 @@ def test_msk_takes_profile_and_role_from_the_login_module(
     def made(kind: str) -> Callable[..., tuple[str, int]]:
         return lambda *names: (" ".join((kind, *names)), int(time.time() * 1000) + 900_000)
 
+    monkeypatch.setenv("AWS_REGION", "us-east-1")  # of the job, and not of the cluster
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-2")
     signer = ModuleType("aws_msk_iam_sasl_signer")
     signer.MSKAuthTokenProvider = SimpleNamespace(  # type: ignore[attr-defined]
         generate_auth_token=made("default"),

@@ -18,6 +18,7 @@ from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.driver import payload_sample
 from spark_kafka_native.spark.read.driver.payload_sample import infer_schemas
 from spark_kafka_native.spark.read.read_options import check_general
+from spark_kafka_native.spark.source import KafkaDataSource
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -64,6 +65,13 @@ def test_keys_are_sampled_for_keys_and_a_schema_that_is_given_stays(cluster, inf
     assert (infer(payload="key", **both), infer(**both)) == ("`k` bigint", "`v` bigint")
     given = both | {"value.schema": "w string"}
     assert (infer(payload="key", **given), infer(**given)) == ("`k` bigint", "w string")
+
+
+def test_the_schema_of_a_read_is_the_inferred_one(cluster):
+    cluster.logs[T0].append([b'{"a":1}'])
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
+    schema = KafkaDataSource(options | {"value.format": "json", "value.schema": "infer"}).schema()
+    assert "`value` STRUCT<`a` bigint>" in schema
 
 
 def test_older_records_are_looked_at_until_one_has_a_value(cluster, infer):

@@ -79,6 +79,12 @@ def test_subscriptions():
     ).subscription == Assign((TopicPartition("a", 1),))
 
 
+def test_a_time_may_be_the_first_one_there_is():
+    zero = {TopicPartition("t", 0): 0}
+    assert read(startingOffsetsByTimestamp='{"t":{"0":0}}').starting == AtTimestamps(zero)
+    assert read(endingOffsetsByTimestamp='{"t":{"0":0}}').ending == AtTimestamps(zero)
+
+
 def test_the_first_way_to_say_where_wins():
     times, offsets = '{"t":{"0":5}}', '{"t":{"0":7}}'
     options = read(startingTimestamp="3", startingOffsetsByTimestamp=times, startingOffsets=offsets)

@@ -684,12 +684,14 @@ def test_an_intent_of_another_run_that_the_first_look_missed_stops_the_commit(
 ) -> None:
     run, messages = nightly.named([values_of(0, 0)])
     commit_resumable(run, messages, nightly.options)
+    noted = GroupMarkers(nightly.router).last("jobs-write/nightly", [T0])
     with monkeypatch.context() as patch:
         patch.setattr(GroupMarkers, "last", lambda *_: None)  # the answer of a broker that was deposed
         run = begin_resumable(nightly.router, nightly.options, nightly.once, "nightly")
         messages = [write_resumable(run, rows([b"other"]), COLUMNS, nightly.options, 1)]
         with pytest.raises(WriteCommitFailedError, match=r"was said to be None, and it is .* was deposed"):
             commit_resumable(run, messages, nightly.options)
+    assert GroupMarkers(nightly.router).last("jobs-write/nightly", [T0]) == noted  # the other run's stays
     abort_resumable(run, messages, nightly.options)
     assert (nightly.seen(), nightly.open()) == (values_of(0, 0), [])
 

@@ -178,6 +178,19 @@ def test_chunks_with_more_words_than_their_dictionaries_can_number(place: str) -
     assert b"2-98" in encoded["value"].to_pylist()[-2]
 
 
+def test_a_column_in_chunks_that_can_not_be_taken_says_why_and_which_it_is() -> None:
+    """It was joined as it is, and the formats got what they do not take."""
+    views = pa.array([[1]] * 100, pa.list_view(pa.int8()))
+    words = [pa.array([f"{number}-{word}" for word in range(100)]) for number in range(2)]
+    indices = pa.array(range(100), pa.int8())
+    chunks = [
+        pa.StructArray.from_arrays([pa.DictionaryArray.from_arrays(indices, one), views], names=["w", "v"])
+        for one in words
+    ]
+    with pytest.raises(RecordError, match=r"^column 'value': list_view<item: int8> is not supported: make"):
+        ColumnEncoding().encode(pa.table({"value": pa.chunked_array(chunks)}), "t", {"value": "json"})
+
+
 def test_two_columns_of_the_name_are_refused() -> None:
     twice = pa.record_batch([STRUCTS, STRUCTS], names=["value", "value"])
     with pytest.raises(RecordError, match="value_format: there are 2 columns 'value'"):

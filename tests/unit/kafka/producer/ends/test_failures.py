@@ -199,6 +199,18 @@ def test_what_is_given_up_for_good_is_kept_in_order_and_says_why(failing, tmp_pa
     assert failing.kept(tmp_path)[:3] == data
 
 
+def test_what_is_in_flight_ends_too_when_nothing_can_be_sent_any_more():
+    """A flush would wait for it forever."""
+    failing = Failing(None)
+    first, second = failing.add(batch(1), batch(2))
+    failing.send(first)
+    failing.failures.fail_for_good(SecurityError("the password is wrong"))
+    assert [order for order, _ in failing.told] == [1, 2]
+    assert first.ended
+    assert second.ended
+    assert not failing.half.completion.incomplete
+
+
 def test_what_is_not_delivered_in_time_says_what_failed_last():
     half, ends = SendingHalf(), []
     one = half.wait_in(batch(1), ends)
