@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import (
@@ -259,3 +260,18 @@ def test_a_topic_that_is_created_again_may_have_fewer_partitions(cluster):
                 former = (topic_id,)
             buffer.describe(uuid4(), Targets.all("t", 5), 1_000)
             assert buffer.targets.count == 5
+
+
+def test_a_broker_that_describes_the_former_topic_says_nothing_of_the_present_one(cluster):
+    """With its partitions counted in, keyed records went to other partitions, and to some that are gone."""
+    former, present = uuid4(), uuid4()
+    with producing(cluster) as producer:
+        (name,) = producer._topics.open(["t"])
+        buffer = producer._topics.buffers[name]
+        with buffer.lock:
+            for topic_id, count in ((former, 3), (present, 2), (former, 3), (present, 2), (former, 1)):
+                led = np.array([count - 1], np.int32)
+                buffer.describe(topic_id, Targets(topic="t", count=count, available=led), 1_000)
+                if buffer.topic_id == present:
+                    assert (buffer.targets.count, buffer.targets.available.tolist()) == (2, [1])
+        assert buffer.topic_id == present
