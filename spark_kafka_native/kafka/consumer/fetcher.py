@@ -205,10 +205,18 @@ class FetchRun:
         """Stop fetching a partition; records that were fetched and not handed out are dropped."""
         self._states.pop(topic_partition).pause(self._clock.now())
 
-    def seek(self, topic_partition: TopicPartition, offset: int, until_offset: int | None = None) -> None:
-        """Continue from ``offset`` to the same end or a new one; also after an error about the partition."""
+    def seek(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        until_offset: int | None = None,
+        leader_epoch: int = -1,
+    ) -> None:
+        """Continue from ``offset`` to the same end or a new one; also after an error about the partition.
+        ``leader_epoch`` as for `add`."""
         state = self._states[topic_partition]
-        state.seek(offset, state.position.until_offset if until_offset is None else until_offset)
+        until_offset = state.position.until_offset if until_offset is None else until_offset
+        state.seek(offset, until_offset, leader_epoch)
 
     def pause(self, topic_partition: TopicPartition) -> None:
         """Fetch nothing of a partition until `resume`."""

@@ -116,10 +116,11 @@ class FetchPosition:
         self._offset_epoch = -1
         self.rewind()
 
-    def seek(self, offset: int, until_offset: int) -> None:
-        """Continue from ``offset``, as if nothing had been read before."""
+    def seek(self, offset: int, until_offset: int, leader_epoch: int = -1) -> None:
+        """Continue from ``offset``, as if nothing had been read before but the record before it, which has
+        this ``leader_epoch`` if it is known."""
         self.offset, self.until_offset = offset, until_offset
-        self._offset_epoch, self.accepted = -1, False
+        self._offset_epoch, self.accepted = leader_epoch, False
         self.invalidate()
 
     def invalidate(self) -> None:
@@ -455,10 +456,10 @@ class PartitionState:
 
     # Requests of the caller.
 
-    def seek(self, offset: int, until_offset: int) -> None:
-        """Continue from ``offset``, as if nothing had been read before."""
+    def seek(self, offset: int, until_offset: int, leader_epoch: int = -1) -> None:
+        """Continue from ``offset``, as `FetchPosition.seek`."""
         self.try_again()
-        self.position.seek(offset, until_offset)
+        self.position.seek(offset, until_offset, leader_epoch)
 
     def try_again(self) -> None:
         """Continue at the same position after an error; the epoch of the log before it stays known."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
@@ -203,17 +204,18 @@ class PrefetchBuffer:
     def pause(self, topic_partition: TopicPartition) -> None:
         """Hand out no records of a partition, and fetch no more of it, until `resume`.
 
-        Its records are kept while those of all paused partitions take no more than ``max_bytes``.
+        Its records are kept while those of all paused partitions take no more than ``max_bytes``; those that
+        cannot be fetched again, in any case.
         """
         with self.lock:
             wanted = self.partition(topic_partition)
             if not wanted.paused:
                 self._change(topic_partition)
-                kept = sum(one.nbytes for one in self._wanted.values() if one.paused)
-                if kept + wanted.nbytes > self._max_bytes and wanted.error is None:
-                    self._seek(wanted, wanted.position)
                 self._leave_order(wanted)
                 wanted.paused = True
+                kept = sum(one.nbytes for one in self._wanted.values() if one.paused)
+                if kept > self._max_bytes and wanted.error is None:
+                    self._fetch_again(wanted)
 
     def resume(self, topic_partition: TopicPartition) -> None:
         """Continue with a partition that was paused, at its position."""
@@ -338,8 +340,8 @@ class PrefetchBuffer:
             if taken_at is not None and not self.is_at(tp, taken_at):
                 return
             wanted = self.partition(tp)
-            rest = replace(fetched, next_offset=max(wanted.position, fetched.next_offset))
-            self._put_back(wanted, rest, fetched.from_offset)
+            self._put_back(wanted, fetched, fetched.from_offset)
+            rest = wanted.waiting[0]
         self._emit(rest, WorkStatus.GIVEN_BACK)
         self.wake_readers()
 
@@ -392,12 +394,12 @@ class PrefetchBuffer:
                 wanted = self._wanted.get(topic_partition)
             yield topic_partition, wanted
 
-    def wish(self, wanted: BufferedPartition) -> tuple[int, int, int, bool]:
-        """The wanted start of a partition, the counts of its moves and tries, and True if it is to be
-        fetched."""
+    def wish(self, wanted: BufferedPartition) -> tuple[int, int, int, int, bool]:
+        """The wanted start of a partition and the leader epoch before it, the counts of its moves and tries,
+        and True if it is to be fetched."""
         with self.lock:
             held = wanted.paused or wanted.error is not None
-            return wanted.start, wanted.moves, wanted.tries, not held
+            return wanted.start, wanted.start_epoch, wanted.moves, wanted.tries, not held
 
     def put(self, wanted: BufferedPartition, moves: int, fetched: FetchedRecords) -> None:
         """Add records of a partition, fetched since its ``moves``-th move; drops them if it was moved or
@@ -491,14 +493,16 @@ class PrefetchBuffer:
 
     def _put_back(self, wanted: BufferedPartition, fetched: FetchedRecords, position: int) -> None:
         """Make ``fetched`` the next records to hand out, in any state that an interrupt has left."""
+        behind, end, epoch = deque(wanted.waiting), wanted.position, wanted.epoch_at(wanted.position)
         # These, or the last of them, may be there already. Not by offsets: those behind them may have lower
         # ones, after an automatic reset.
-        first = wanted.waiting[0].columns if wanted.waiting else None
-        if first is not None and (first is fetched.columns or first is wanted.put_back):
-            wanted.waiting.popleft()
-        wanted.waiting.appendleft(fetched)
-        wanted.put_back = fetched.columns
-        wanted.position = position
+        while behind and (behind[0].columns is fetched.columns or behind[0].columns is wanted.put_back):
+            first = behind.popleft()
+            end, epoch = first.next_offset, first.leader_epoch
+        if fetched.next_offset != end:  # hidden offsets follow, or it was reset
+            fetched = replace(fetched, next_offset=end, leader_epoch=epoch)
+        behind.appendleft(fetched)
+        wanted.waiting, wanted.position, wanted.put_back = behind, position, fetched.columns
         wanted.nbytes = sum(one.nbytes for one in wanted.waiting)
         others = [one for one in self._order if one is not wanted]
         mine = [] if wanted.paused else [wanted] * len(wanted.waiting)
@@ -521,17 +525,34 @@ class PrefetchBuffer:
         wanted.moves += 1
         self._clear_error(wanted)
 
+    def _fetch_again(self, wanted: BufferedPartition) -> None:
+        """Free the memory of the records that wait. It is no move of the caller: the topic id and the epoch
+        stay known, so that a log that was cut back meanwhile is noticed."""
+        # Those of before a reset stay: the log has others at their offsets now.
+        kept = [one for one in wanted.waiting if one.resets < wanted.resets]
+        if len(kept) == len(wanted.waiting):
+            return
+        start, epoch = wanted.position, wanted.epoch_at(wanted.position)
+        if kept:
+            start, epoch = kept[-1].next_offset, kept[-1].leader_epoch
+        self._change(wanted.topic_partition)
+        self._drop_waiting(wanted, kept)
+        wanted.start, wanted.start_epoch = start, epoch
+        wanted.moves += 1
+
     def _clear_error(self, wanted: BufferedPartition) -> None:
         wanted.error = None
         self._broken = [one for one in self._broken if one is not wanted]
 
-    def _drop_waiting(self, wanted: BufferedPartition) -> None:
-        for fetched in wanted.waiting:
+    def _drop_waiting(self, wanted: BufferedPartition, kept: Sequence[FetchedRecords] = ()) -> None:
+        """Drop the records that wait; of a paused partition, the first ones can be ``kept``."""
+        for fetched in islice(wanted.waiting, len(kept), None):
             self._emit(fetched, WorkStatus.DROPPED)
-        nothing: deque[FetchedRecords] = deque()
+        left, nbytes = deque(kept), sum(one.nbytes for one in kept)
         if not wanted.paused:
             self._leave_order(wanted)
-        wanted.waiting, wanted.nbytes, wanted.put_back = nothing, 0, None
+        wanted.waiting, wanted.nbytes = left, nbytes
+        wanted.put_back = wanted.put_back if kept else None
 
     def _leave_order(self, wanted: BufferedPartition) -> None:
         if wanted.waiting:

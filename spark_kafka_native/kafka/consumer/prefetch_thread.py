@@ -138,17 +138,17 @@ class PrefetchThread:
     def _adjust(
         self, topic_partition: TopicPartition, wanted: BufferedPartition, known: _Fetched | None
     ) -> None:
-        start, moves, tries, active = self._buffer.wish(wanted)
+        start, epoch, moves, tries, active = self._buffer.wish(wanted)
         if known is None:
             known = self._fetched[topic_partition] = _Fetched(wanted, moves, tries)
-            epoch = wanted.start_epoch
             self._run.add(topic_partition, start, topic_id=wanted.topic_id, leader_epoch=epoch)
         elif known.moves != moves and known.recreated:
             self._run.remove(topic_partition)
-            self._run.add(topic_partition, start)
+            # With the former id if a pause has freed memory before the buffer had the error: it comes again.
+            self._run.add(topic_partition, start, topic_id=wanted.topic_id, leader_epoch=epoch)
             known.active, known.recreated = True, False
         elif known.moves != moves:
-            self._run.seek(topic_partition, start)
+            self._run.seek(topic_partition, start, leader_epoch=epoch)
         elif known.tries != tries:
             self._run.try_again(topic_partition)
         known.moves, known.tries = moves, tries

@@ -197,6 +197,49 @@ def test_one_poll_does_not_go_back(cluster: ScriptedCluster, start: Start) -> No
     assert [record.offset for record in reader.poll(100, soon())] == [0, 1, 2]
 
 
+def test_a_pause_that_frees_memory_skips_nothing_of_the_log_after_a_reset(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 10), auto_offset_reset=OffsetReset.EARLIEST, prefetch_max_bytes=250)
+    assert take(reader, 3) == [10, 11, 12]
+    cluster.logs[tp].batches.clear()
+    cluster.logs[tp].end_offset = 0
+    eventually(lambda: bool(reader.resets))
+    for first in range(0, 25, 5):  # more than the old log had
+        cluster.logs[tp].append([b"%d" % offset for offset in range(first, first + 5)])
+    prefetched(reader, tp, 5)
+    reader.pause(tp)
+    reader.resume(tp)
+    assert take(reader, 32) == [*range(13, 20), *range(25)]
+
+
+def test_a_topic_that_is_found_to_be_recreated_while_a_pause_frees_memory_is_an_error(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The buffer gets the error too late. The new topic was read from the old offset."""
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 3) == [0, 1, 2]
+    buffer, broke, wanted = reader.buffer, reader.buffer.broke, reader.buffer.partition(tp)
+    eventually(lambda: 20 in (wanted.position, *(one.next_offset for one in wanted.waiting)))
+
+    def late(*args: Any) -> None:
+        monkeypatch.undo()
+        monkeypatch.setattr(buffer, "_max_bytes", 0)
+        reader.pause(tp)
+        monkeypatch.undo()
+        broke(*args)
+
+    monkeypatch.setattr(buffer, "broke", late)
+    cluster.topic_ids["orders"] = uuid.uuid4()
+    eventually(lambda: reader.partitions[tp])
+    reader.resume(tp)
+    with pytest.raises(TopicRecreatedError):
+        take(reader, 17)
+    assert reader.position(tp) == 3
+
+
 def test_a_refusal_that_stays_in_doubt_is_an_error(cluster: ScriptedCluster, start: Start) -> None:
     [tp] = fill(cluster)
     cluster[1].on(FetchRequest, _refused(cluster))

@@ -116,7 +116,7 @@ def test_an_error_comes_behind_what_was_fetched_and_not_during_a_pause(shared: P
     with pytest.raises(DeadlineExceededError):
         shared.check(again=False)
     shared.check(again=True)
-    assert shared.wish(wanted(shared)) == (0, 0, 1, True)
+    assert shared.wish(wanted(shared)) == (0, -1, 0, 1, True)
 
 
 def test_the_error_of_a_partition_goes_with_it(shared: PrefetchBuffer) -> None:
@@ -359,8 +359,85 @@ def test_after_a_pause_that_freed_memory_it_goes_on_behind_what_was_handed_out(
     shared.pause(TP)
     assert not wanted(shared).waiting
     shared.resume(TP)
-    assert shared.wish(wanted(shared)) == (100, 1, 0, True)
+    assert shared.wish(wanted(shared)) == (100, -1, 1, 0, True)
     assert shared.position(TP) == 100
+
+
+def test_a_pause_that_frees_memory_keeps_the_epoch_of_what_was_handed_out(shared: PrefetchBuffer) -> None:
+    """Else a log that is cut back meanwhile goes unnoticed, and a commit says nothing about its epoch."""
+    for first in (0, 100, 200):
+        shared.put(wanted(shared), 0, replace(records(first, first + 100), leader_epoch=3))
+    shared.take()
+    shared.pause(TP)
+    assert not wanted(shared).waiting
+    assert shared.wish(wanted(shared)) == (100, 3, 1, 0, False)
+    assert epochs_at(shared, 100) == [3]
+
+
+def test_a_pause_with_nothing_to_free_is_no_move(shared: PrefetchBuffer) -> None:
+    other = TopicPartition("orders", 1)
+    shared.add(other, 0, None)
+    shared.pause(other)
+    shared.put(shared.partition(other), 0, replace(records(0, 200), topic_partition=other))
+    shared.pause(TP)
+    assert wanted(shared).moves == 0
+
+
+@pytest.mark.parametrize("hidden", [0, 70])
+def test_a_pause_frees_no_records_of_before_a_reset(shared: PrefetchBuffer, hidden: int) -> None:
+    """The log has others at their offsets: it would go on in the midst of these. ``hidden`` offsets come
+    first in the new log."""
+    units = shared.work_units.subscribe(10)
+    shared.put(wanted(shared), 0, records(40, 50))
+    shared.put(wanted(shared), 0, records(50, 60))
+    shared.reset(wanted(shared), 0, 60, 0)
+    if hidden:
+        shared.skip(wanted(shared), 0, hidden)
+    for first in (hidden, hidden + 150):
+        shared.put(wanted(shared), 0, records(first, first + 150))
+    shared.take()
+    shared.pause(TP)
+    assert [one.from_offset for one in wanted(shared).waiting] == [50]
+    assert wanted(shared).nbytes == 80
+    assert [one.until_offset for one in units.drain() if one.status is WorkStatus.DROPPED] == [
+        hidden + 150,
+        hidden + 300,
+    ]
+    assert shared.wish(wanted(shared)) == (hidden, -1, 1, 0, False)
+    shared.put(wanted(shared), 1, records(hidden, hidden + 5))
+    shared.resume(TP)
+    assert shared.nbytes == wanted(shared).nbytes == 120
+    assert [taken.from_offset for taken in iter(shared.take, None)] == [50, hidden]
+    assert shared.position(TP) == hidden + 5
+
+
+def test_a_pause_frees_records_of_after_a_reset(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, records(50, 60))
+    shared.reset(wanted(shared), 0, 60, 0)
+    for first in (0, 150):
+        shared.put(wanted(shared), 0, replace(records(first, first + 150), leader_epoch=3))
+    assert shared.take() is not None
+    assert shared.take() is not None
+    shared.put(wanted(shared), 0, records(300, 450))
+    shared.pause(TP)
+    assert not wanted(shared).waiting
+    assert shared.wish(wanted(shared)) == (150, 3, 1, 0, False)
+
+
+def test_what_was_taken_before_a_reset_stays_when_it_is_given_back(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, replace(records(50, 60), leader_epoch=3))
+    taken = shared.take()
+    assert taken is not None
+    shared.reset(wanted(shared), 0, 60, 0)
+    shared.put(wanted(shared), 0, records(0, 200))
+    shared.give_back(replace(taken, columns=taken.columns.slice(4, 10), from_offset=54))
+    shared.pause(TP)
+    assert [(one.from_offset, one.next_offset) for one in wanted(shared).waiting] == [(54, 0)]
+    assert shared.wish(wanted(shared)) == (0, -1, 1, 0, False)
+    shared.resume(TP)
+    shared.take()
+    assert shared.position(TP) == 0
+    assert epochs_at(shared, 0) == [-1]
 
 
 def test_each_error_is_raised_while_others_have_records(shared: PrefetchBuffer) -> None:

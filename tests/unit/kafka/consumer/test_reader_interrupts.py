@@ -173,11 +173,11 @@ def test_a_close_in_a_handler_does_not_wait_for_a_lock_of_the_interrupted_call(
         for lock in (reader.buffer.lock, reader.registry.lock):
             interrupted.enter_context(lock)
         reader.seek(tp, 5)  # the fetching thread follows, and needs the lock
-        frames: list[str] = []
+        frames: set[str] = set()
         until = time.monotonic() + 60
-        while "changes" not in frames:
-            assert time.monotonic() < until
-            frames = [frame.name for frame in traceback.extract_stack(sys._current_frames()[fetching.ident])]
+        while not frames & {"changes", "confirm", "put"}:  # what it may be about to do, each with the lock
+            assert time.monotonic() < until, frames
+            frames = {frame.name for frame in traceback.extract_stack(sys._current_frames()[fetching.ident])}
         reader.close()
         assert reader.buffer.ended
 

@@ -132,3 +132,34 @@ def test_a_start_keeps_its_epoch() -> None:
                     read(consumer, 10)
                 consumer.commit()
         assert broker.groups.by_id["g"].committed["a", 0]["committed_leader_epoch"] == 0
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_pause_that_frees_memory_keeps_the_epoch(paused: bool) -> None:
+    """A log that is cut back meanwhile was read on, and the commit said nothing of the epoch."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        for _ in range(2):
+            broker.append("a", ["old"] * 5)
+        for _ in range(5):
+            broker.append("a", ["x" * 1_000] * 5)
+        servers, limits = broker.bootstrap_servers, {"prefetch_max_bytes": 2_000, "fetch_max_bytes": 2_000}
+        limits["max_partition_fetch_bytes"] = 2_000
+        with GroupConsumer(servers, "a", "g", enable_auto_commit=False, **limits) as consumer:
+            read(consumer, 10)
+            known = parts_of(consumer).reader.buffer.partition(A0)
+            while known.nbytes < 2_000:
+                time.sleep(0.01)
+            if paused:
+                consumer.pause(A0)
+                assert not known.nbytes
+            consumer.commit()
+            assert broker.groups.by_id["g"].committed["a", 0]["committed_leader_epoch"] == 0
+            with broker.cluster.changed:
+                log = broker.cluster.log("a", 0)
+                del log.batches[2:]
+                log.end_offset = 10
+            cut(broker)
+            consumer.resume(A0)
+            with pytest.raises(LogTruncatedError):
+                read(consumer, 30)
