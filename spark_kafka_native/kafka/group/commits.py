@@ -406,8 +406,9 @@ def _shown(offsets: Offsets) -> str:
 class Commits:
     """The commits of one consumer, explicit and automatic ones. For the caller's thread.
 
-    Records count as done once the caller comes back for more: the records of the last read are not done yet.
-    Automatic commits contain the records that are done; none are made if ``enable_auto_commit`` is off.
+    Records count as done once the caller comes back for more. Automatic commits contain everything that was
+    handed out, as records that are not done are given back first; none are made if ``enable_auto_commit`` is
+    off.
     """
 
     def __init__(
@@ -422,14 +423,12 @@ class Commits:
         """Assigned partitions that are not read yet, or begin anew: those of `StartOffsets`."""
         self._touched: set[TopicPartition] = set()
         """Partitions with records that were handed out, or another position without any: after a reset, or
-        hidden offsets. Without automatic commits these four stay empty."""
+        hidden offsets. Without automatic commits these three stay empty."""
         self._starts: dict[TopicPartition, int] = {}
         """Start offsets to commit, of partitions in which nothing was committed, or reading went back; after
         a `seek`, the end of the records that were done before."""
         self._asked: dict[TopicPartition, int] = {}
         """The offsets of the last automatic commit, so that it is not repeated."""
-        self._last: dict[TopicPartition, int] = {}
-        """Where the last read began in each partition: records from there on are not done yet."""
         self.due = time.monotonic() + self._interval_s
         """When the next automatic commit is due, by the monotonic clock."""
         self._before_more: PendingCommit | None = None
@@ -445,7 +444,6 @@ class Commits:
             self._went_back(topic_partition, from_offset)
         if self._enabled:
             self._touched.add(topic_partition)
-            self._last[topic_partition] = from_offset
 
     def reached(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """For each partition the offset after the records that were handed out, and after hidden offsets that
@@ -509,7 +507,6 @@ class Commits:
         for topic_partition in topic_partitions:
             self._touched.discard(topic_partition)
             self._asked.pop(topic_partition, None)
-            self._last.pop(topic_partition, None)
 
     def restart(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Reading will begin anew at the committed offsets."""
@@ -528,11 +525,10 @@ class Commits:
 
     def caller_is_back(self) -> None:
         """Everything that was handed out is done: commit it if a commit is due."""
-        self._last.clear()
         if self._before_more or not self._enabled or time.monotonic() < self.due:
             return
         self.due = time.monotonic() + self._interval_s
-        done = self._submit(all_done=True)
+        done = self._submit()
         if self._interval_s == 0:
             self._before_more = done
 
@@ -559,15 +555,12 @@ class Commits:
             self._asked |= {tp: commit.offsets[tp] for tp in self._unknown}
         return True
 
-    def commit_now(self, deadline: Deadline, *, all_done: bool) -> None:
-        """Commit the records that are done, and wait for it. A failure is logged: the records are read again.
-
-        ``all_done``: also the records that were handed out last.
-        """
+    def commit_now(self, deadline: Deadline) -> None:
+        """Commit all handed-out records, and wait for it. A failure is logged: the records are read again."""
         for topic_partition in self._unknown:
             self._asked.pop(topic_partition, None)  # once more: it may have been a new topic
         self._unknown.clear()
-        done = self._submit(all_done=all_done)
+        done = self._submit()
         if done is not None:
             with contextlib.suppress(KafkaError, TimeoutError):
                 done.result(deadline.remaining_ms / 1000)
@@ -587,15 +580,13 @@ class Commits:
             return found
         return found | {tp for tp, topic_id in self._reader.topic_ids.items() if topic_id in former_ids}
 
-    def _submit(self, *, all_done: bool) -> PendingCommit | None:
+    def _submit(self) -> PendingCommit | None:
         read = self._begun
         if self._enabled:
             self._touched |= self.progress.moved({tp: self._reader.position(tp) for tp in read})
         # One that the group has got past since would fail the commit of all.
         offsets = self.progress.allowed({tp: offset for tp, offset in self._starts.items() if tp in read})
         offsets |= self.reached(self._touched & read)
-        if not all_done:
-            offsets |= {tp: offset for tp, offset in self._last.items() if tp in offsets}
         wanted = {tp: offset for tp, offset in offsets.items() if offset > self._asked.get(tp, -1)}
         if not wanted:
             return None

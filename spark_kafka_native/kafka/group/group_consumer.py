@@ -483,10 +483,10 @@ class GroupConsumer:
 
     def _give_up_all(self, *, done: bool) -> None:
         owned = self.assignment
-        if not done:  # so that `commit` in on_revoked does not commit it either
+        if not done:  # so that neither the last commit nor one in on_revoked contains the records
             self._commits.queue.drain(self._rebalance.leave_deadline())
             self._give_back()
-        self._rebalance.give_up(owned, done=done)
+        self._rebalance.give_up(owned)
 
     def __enter__(self) -> Self:
         return self

@@ -122,10 +122,9 @@ class Rebalance:
         """The limit of one of the last steps of `close`, from now on."""
         return Deadline.after_ms(LEAVE_MS)
 
-    def give_up(self, owned: frozenset[TopicPartition], *, done: bool) -> None:
+    def give_up(self, owned: frozenset[TopicPartition]) -> None:
         """Give up all partitions before leaving the group: as if they were revoked, or lost if this consumer
-        is no member any more. ``done``: the records that were handed out last are done, and are committed
-        too.
+        is no member any more.
         """
         if self._member.identity() is None:
             self._remove(owned)
@@ -133,7 +132,7 @@ class Rebalance:
                 self.callbacks.call("lost", owned)
             return
         try:
-            self._commits.commit_now(self.leave_deadline(), all_done=done)
+            self._commits.commit_now(self.leave_deadline())
             if rest := owned - self.callbacks.revoking:  # `close` may be called in on_revoked
                 self.callbacks.call("revoked", rest)
             self._commits.queue.drain(self.leave_deadline())
@@ -142,7 +141,7 @@ class Rebalance:
 
     def _settle(self, revoked: Collection[TopicPartition]) -> None:
         """Before another member gets them: commit, and let the caller commit."""
-        self._commits.commit_now(self._commits.queue.settle_deadline(), all_done=True)
+        self._commits.commit_now(self._commits.queue.settle_deadline())
         self.callbacks.call("revoked", revoked)
         self._commits.queue.drain(self._commits.queue.settle_deadline())
 

@@ -101,7 +101,7 @@ def test_nothing_where_it_is_off() -> None:
     world.hand_out(A0, 0, 3)
     world.commits.started(A0, 0)
     assert world.back() is None
-    world.commits.commit_now(Deadline.after_ms(0), all_done=True)
+    world.commits.commit_now(Deadline.after_ms(0))
     assert world.asked == []
 
 
@@ -149,7 +149,7 @@ def test_a_deleted_topic_holds_up_no_other() -> None:
     assert world.back() is None
     world.hand_out(A1, 5, 9)
     assert world.back() == {A1: 9}
-    world.commits.commit_now(Deadline.after_ms(0), all_done=True)
+    world.commits.commit_now(Deadline.after_ms(0))
     assert world.asked[-1][0] == {A0: 3}  # once more: the topic may have been a new one
 
 
@@ -248,30 +248,18 @@ def test_it_waits_for_its_interval() -> None:
     assert len(world.asked) == 1
 
 
-def test_what_was_handed_out_last_is_done_once_the_caller_is_back_or_says_so() -> None:
+def test_a_commit_before_partitions_are_given_up_is_waited_for() -> None:
     world = World()
     world.hand_out(A0, 0, 3)
     world.commits.due = float("inf")
     world.commits.caller_is_back()
     world.hand_out(A1, 5, 9)
-    world.commits.commit_now(Deadline.after_ms(0), all_done=False)
-    assert world.asked[-1][0] == {A0: 3, A1: 5}
-    world.commits.commit_now(Deadline.after_ms(0), all_done=True)
-    assert world.asked[-1][0] == {A1: 9}
+    world.commits.commit_now(Deadline.after_ms(0))
+    assert world.asked[-1][0] == {A0: 3, A1: 9}
     assert world.asked[-1][1].waited
     world.failure = KafkaError("refused")
     world.hand_out(A0, 3, 4)
-    world.commits.commit_now(Deadline.after_ms(0), all_done=True)  # logged, and read again
-
-
-def test_all_that_was_handed_out_last_is_not_done_while_the_caller_is_away() -> None:
-    """Records of several partitions may come at once."""
-    world = World()
-    world.hand_out(A0, 1, 3)
-    world.hand_out(A1, 5, 9)
-    world.commits.commit_now(Deadline.after_ms(0), all_done=False)
-    assert world.asked[-1][0] == {A0: 1, A1: 5}
-    assert world.back() == {A0: 3, A1: 9}
+    world.commits.commit_now(Deadline.after_ms(0))  # logged, and read again
 
 
 def test_a_start_is_committed_until_it_is_read_from_elsewhere() -> None:
@@ -316,7 +304,7 @@ def test_what_is_forgotten_may_go_back() -> None:
     assert world.back() == {A0: 4}
     world.hand_out(A0, 4, 9)
     world.commits.forget([A0])
-    world.commits.commit_now(Deadline.after_ms(0), all_done=False)
+    world.commits.commit_now(Deadline.after_ms(0))
     assert len(world.asked) == 2
 
 
