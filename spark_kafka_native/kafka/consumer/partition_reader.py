@@ -146,6 +146,8 @@ class PartitionReader:
         self._undelivered: FetchedRecords | list[Record] | None = None
         self._taken_at: dict[TopicPartition, tuple[BufferedPartition, int]] = {}
         """The places at which the records in `_undelivered` and `rows` were taken."""
+        self._resets_at: dict[TopicPartition, int] = {}
+        """Their `FetchedRecords.resets`."""
         self._typing: tuple[object, RecordTyping] | None = None
         """How `read_typed` decoded last, with its arguments: schemas are looked up once."""
         self._fetched: FetchedRecords | None = None
@@ -258,7 +260,7 @@ class PartitionReader:
             if not self.buffer.is_at(topic_partition, self._taken_at.get(topic_partition)):
                 return False
             self._give_back_rows(topic_partition)
-            self.buffer.seek(topic_partition, offset)
+            self.buffer.fetch_again(topic_partition, offset, self._resets_at.get(topic_partition, 0))
             return True
 
     def pause(self, topic_partition: TopicPartition) -> None:
@@ -319,6 +321,7 @@ class PartitionReader:
                 fetched = self._undelivered = self.buffer.take()
                 if fetched is not None:
                     self._taken_at[fetched.topic_partition] = self.buffer.place(fetched.topic_partition)
+                    self._resets_at[fetched.topic_partition] = fetched.resets
             if fetched is not None:
                 made, rest = make(fetched)
                 if rest is not None:
@@ -458,6 +461,7 @@ class PartitionReader:
         columns = self._fetched.columns.slice(self._unpacked, end)
         rows = iter(list(columns.records(*self._fetched.topic_partition)))
         self._taken_at[self._fetched.topic_partition] = self.buffer.place(self._fetched.topic_partition)
+        self._resets_at[self._fetched.topic_partition] = self._fetched.resets
         self.rows, self._unpacked_rows, self._unpacked = rows, rows, end
         return True
 

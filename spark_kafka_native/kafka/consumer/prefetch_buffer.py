@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,7 +30,10 @@ from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
 from .fetched_records import FetchedRecords, WorkStatus, WorkUnit
 
-_NEED_SEEK = (OffsetOutOfRangeError, LogTruncatedError, TopicRecreatedError, CorruptRecordError)
+_LOST = (OffsetOutOfRangeError, LogTruncatedError, TopicRecreatedError)
+"""Errors after which the log may have other records, or none, at the offsets that were read."""
+
+_NEED_SEEK = (*_LOST, CorruptRecordError)
 """Errors that no retry resolves: they are raised until the caller moves, pauses or removes the partition.
 After any other error fetching continues by itself once the error was raised.
 """
@@ -345,6 +347,30 @@ class PrefetchBuffer:
         self._emit(rest, WorkStatus.GIVEN_BACK)
         self.wake_readers()
 
+    def fetch_again(self, topic_partition: TopicPartition, offset: int, resets: int) -> None:
+        """The records that were taken from ``offset`` on are not handed out after all; ``resets`` is theirs.
+        It is no seek of the caller: where the log has lost them meanwhile, the error stays, or reading goes
+        on where the reset policy does.
+        """
+        with self.lock:
+            wanted = self.partition(topic_partition)
+            wanted.seeks += 1  # the records are given back once
+            if isinstance(wanted.error, _LOST):
+                self._drop_waiting(wanted)
+                wanted.position = offset
+            elif resets < wanted.resets:
+                fresh = [one for one in wanted.waiting if one.resets == wanted.resets]
+                former = [one for one in wanted.waiting if one.resets < wanted.resets]
+                if former:
+                    wanted.position = former[-1].next_offset
+                    wanted.epochs = (wanted.position, wanted.position, -1, -1)
+                self._drop_waiting(wanted, fresh)
+            else:
+                epoch = wanted.epoch_at(offset)
+                self._seek(wanted, offset)
+                wanted.start_epoch, wanted.epochs = epoch, (offset, offset, epoch, epoch)
+        self.wake_readers()
+
     def check(self, *, again: bool, but: TopicPartition | None = None) -> None:
         """Raise the error of a partition that has no records left to hand out, unless it was raised already
         and this is not ``again``. If a retry may resolve it, fetching the partition continues. Skips
@@ -545,12 +571,15 @@ class PrefetchBuffer:
         self._broken = [one for one in self._broken if one is not wanted]
 
     def _drop_waiting(self, wanted: BufferedPartition, kept: Sequence[FetchedRecords] = ()) -> None:
-        """Drop the records that wait; of a paused partition, the first ones can be ``kept``."""
-        for fetched in islice(wanted.waiting, len(kept), None):
-            self._emit(fetched, WorkStatus.DROPPED)
+        """Drop the records that wait, but for those that are ``kept``."""
         left, nbytes = deque(kept), sum(one.nbytes for one in kept)
+        for fetched in wanted.waiting:
+            if not any(fetched is one for one in left):
+                self._emit(fetched, WorkStatus.DROPPED)
         if not wanted.paused:
             self._leave_order(wanted)
+            order = self._order + deque([wanted] * len(left))
+            self._order, self.nbytes = order, self.nbytes + nbytes
         wanted.waiting, wanted.nbytes = left, nbytes
         wanted.put_back = wanted.put_back if kept else None
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords, WorkStatus, WorkUnit
-from spark_kafka_native.kafka.consumer.prefetch_buffer import BufferedPartition, PrefetchBuffer
-from spark_kafka_native.kafka.errors import DeadlineExceededError, TopicRecreatedError
+from spark_kafka_native.kafka.consumer.prefetch_buffer import AppliedReset, BufferedPartition, PrefetchBuffer
+from spark_kafka_native.kafka.errors import (
+    DeadlineExceededError,
+    KafkaError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+    TopicRecreatedError,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
 
@@ -451,3 +458,91 @@ def test_each_error_is_raised_while_others_have_records(shared: PrefetchBuffer) 
             shared.check(again=False)
         shared.check(again=False)
     assert shared.partition(other).waiting
+
+
+def position_and_waiting(shared: PrefetchBuffer) -> tuple[int, list[tuple[int, int]]]:
+    waiting = [(one.from_offset, one.next_offset) for one in wanted(shared).waiting]
+    return shared.position(TP), waiting
+
+
+def test_what_is_fetched_again_keeps_the_epoch_of_the_record_before(shared: PrefetchBuffer) -> None:
+    for first, epoch in ((0, 4), (3, 4), (6, 5)):
+        shared.put(wanted(shared), 0, replace(records(first, first + 3), leader_epoch=epoch))
+    for _ in range(2):
+        assert shared.take() is not None
+    shared.fetch_again(TP, 3, 0)
+    assert position_and_waiting(shared) == (3, [])
+    assert shared.wish(wanted(shared)) == (3, 4, 1, 0, True)
+    assert shared.leader_epochs({TP: 3}) == {TP: 4}
+    shared.put(wanted(shared), 0, records(9, 12))  # fetched before
+    assert shared.take() is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LogTruncatedError(TP, 9, 2),
+        OffsetOutOfRangeError(TP, 9),
+        TopicRecreatedError("orders", "former", "present"),
+    ],
+)
+def test_an_error_stays_when_records_that_the_log_has_lost_would_be_fetched_again(
+    shared: PrefetchBuffer, error: KafkaError
+) -> None:
+    wanted(shared).topic_id = topic_id = UUID(int=5)
+    for first in (0, 3, 6):
+        shared.put(wanted(shared), 0, records(first, first + 3))
+    for _ in range(2):
+        assert shared.take() is not None
+    shared.broke(wanted(shared), 0, error)
+    shared.fetch_again(TP, 3, 0)
+    assert position_and_waiting(shared) == (3, [])
+    assert (shared.topic_ids(), shared.nbytes) == ({TP: topic_id}, 0)
+    assert not shared.wish(wanted(shared))[-1]
+    for _ in range(2):
+        with pytest.raises(type(error)):
+            shared.check(again=True)
+
+
+@pytest.mark.parametrize("fetched_since", [False, True])
+@pytest.mark.parametrize("waiting", [False, True])
+def test_after_a_reset_the_records_of_before_are_not_fetched_again(
+    shared: PrefetchBuffer, waiting: bool, fetched_since: bool
+) -> None:
+    units = shared.work_units.subscribe(20)
+    shared.put(wanted(shared), 0, records(5, 7))
+    if waiting:
+        shared.put(wanted(shared), 0, records(7, 9))
+    assert shared.take() is not None
+    shared.reset(wanted(shared), 0, 9, 0)
+    if fetched_since:
+        shared.put(wanted(shared), 0, records(0, 3))
+    units.drain()
+    place = shared.place(TP)
+    shared.fetch_again(TP, 5, 0)
+    assert position_and_waiting(shared) == (0, [(0, 3)] if fetched_since else [])
+    assert [(one.status.name, one.from_offset) for one in units.drain()] == [("DROPPED", 7)] * waiting
+    assert not shared.is_at(TP, place)
+    assert shared.wish(wanted(shared)) == (0, -1, 0, 0, True)  # the fetching thread goes on
+    if not fetched_since:
+        shared.put(wanted(shared), 0, records(0, 3))
+    taken = shared.take()
+    assert taken is not None
+    assert (taken.from_offset, taken.resets, shared.nbytes) == (0, 1, 0)
+    shared.fetch_again(TP, 0, taken.resets)
+    assert shared.wish(wanted(shared)) == (0, -1, 1, 0, True)
+
+
+def test_a_reset_is_reached_once_no_records_of_before_wait(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, records(5, 7))
+    assert shared.resets() == {}
+    shared.reset(wanted(shared), 0, 7, 0)
+    shared.put(wanted(shared), 0, records(0, 3))
+    assert shared.resets() == {TP: AppliedReset(7, 0, reached=False)}
+    taken = shared.take()
+    assert taken is not None
+    assert shared.resets() == {TP: AppliedReset(7, 0, reached=True)}
+    for _ in range(2):
+        shared.give_back(replace(taken, from_offset=6))
+        assert shared.resets() == {TP: AppliedReset(7, 0, reached=False)}
+        assert position_and_waiting(shared) == (6, [(6, 0), (0, 3)])
