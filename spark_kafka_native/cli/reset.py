@@ -93,6 +93,6 @@ def _offsets(
         wrong_usage(arguments, f"--shift-by: group {arguments.group} has committed nothing for {missing[0]}")
     offsets = {}
     for tp in wanted:
-        spec = OffsetSpec(shift=max(0, before[tp] + arguments.shift_by))
+        spec = OffsetSpec(shift=before[tp] + arguments.shift_by)
         offsets.update(resolve_offset_spec(admin.router, [tp], spec))
     return offsets

@@ -175,13 +175,29 @@ def test_a_group_moves_in_the_partitions_that_are_named(broker: MockBroker) -> N
     assert broker.committed("g") == expected | {TopicPartition("orders", 2): 1}
 
 
-@pytest.mark.parametrize(("shift", "offset"), [("9", 4), ("-9", 1)])
-def test_a_group_moves_no_further_than_the_records(broker: MockBroker, shift: str, offset: int) -> None:
+@pytest.mark.parametrize(("shift", "wanted", "offset"), [("9", 11, 4), ("-9", -7, 1)])
+def test_a_group_moves_no_further_than_the_records(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], shift: str, wanted: int, offset: int
+) -> None:
     """An offset that does not exist would be lost to auto.offset.reset."""
     run(broker, "delete-records", "orders", "-p", "1", "--before", "1", "--execute")
     run(broker, "reset", "g", "--to", "2", "-t", "orders", "-p", "1", "--execute")
     run(broker, "reset", "g", f"--shift-by={shift}", "--execute")
     assert broker.committed("g") == {TopicPartition("orders", 1): offset}
+    assert f"there is no offset {wanted} in orders-1 (it has 1 to 4)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [("reset", "g", "--to", "2", "-t", "orders"), ("delete-records", "orders", "--before", "2")]
+)
+def test_a_partition_that_does_not_exist_is_refused(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    for options in (["-p", "99"], ["-p", "1", "-p", "99"]):
+        assert main([*command, *options, "--execute", "-b", broker.bootstrap_servers]) == 1
+        assert "orders-99" in capsys.readouterr().err
+    assert broker.committed("g") == {}
+    assert len(broker.records("orders", 1)) == 4
 
 
 def test_a_time_after_the_last_record_is_the_end(broker: MockBroker) -> None:
