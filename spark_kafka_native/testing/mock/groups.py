@@ -327,8 +327,10 @@ class GroupCoordinator:
         ]
         return {"members": members}
 
-    def list_groups(self, _call: Call) -> Fields:
+    def list_groups(self, call: Call) -> Fields:
         """ListGroups."""
+        states = {one.lower() for one in call.fields.get("states_filter", ())}
+        types = {one.lower() for one in call.fields.get("types_filter", ())}
         groups = [
             {
                 "group_id": group_id,
@@ -338,6 +340,8 @@ class GroupCoordinator:
             }
             for group_id, group in self.by_id.items()
             if group.generation or group.committed  # not those that a request has only named
+            if not states or group.state.lower() in states
+            if not types or "classic" in types
         ]
         return {"groups": groups}
 

@@ -191,6 +191,29 @@ def test_another_broker_is_no_coordinator(broker: MockBroker, one: Member) -> No
         assert codes == [ErrorCode.NOT_COORDINATOR]
 
 
+@pytest.mark.parametrize(
+    ("version", "filters", "found"),
+    [
+        (5, {}, ["g", "idle"]),
+        (5, {"states_filter": ["stable"]}, ["g"]),
+        (5, {"states_filter": ["Empty", "Dead"]}, ["idle"]),
+        (5, {"states_filter": ["Empty", "Stable"], "types_filter": ["Classic"]}, ["g", "idle"]),
+        (5, {"types_filter": ["consumer", "share"]}, []),
+        (4, {"states_filter": ["Stable"]}, ["g"]),
+        (3, {}, ["g", "idle"]),
+    ],
+)
+def test_groups_of_the_states_and_types_that_are_asked_for_are_listed(
+    broker: MockBroker, one: Member, version: int, filters: dict[str, list[str]], found: list[str]
+) -> None:
+    with Admin(broker.bootstrap_servers) as admin:
+        admin.reset_offsets("idle", {TopicPartition("a", 0): 0})
+    one.join()
+    one.sync(**{one.member_id: b"1"})
+    groups = one.peer.ask("ListGroups", filters, version)["groups"]
+    assert sorted(group["group_id"] for group in groups) == found
+
+
 def test_all_that_is_committed(broker: MockBroker, one: Member) -> None:
     broker.create_topic("b")
     alone = {"member_id": "", "generation_id_or_member_epoch": -1}
