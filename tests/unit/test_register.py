@@ -21,3 +21,9 @@ def test_the_class_is_registered():
     source = SimpleNamespace(register=registered.append)
     spark_kafka_native.register(SimpleNamespace(dataSource=source, createDataFrame=lambda *_: None))
     assert registered == [KafkaDataSource]
+
+
+def test_a_name_that_the_package_lacks_is_an_error():
+    """It is not None, so that `from spark_kafka_native import kafka` imports the module."""
+    with pytest.raises(AttributeError, match="no attribute 'KafkaDataSorce'"):
+        _ = spark_kafka_native.KafkaDataSorce

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -120,3 +121,42 @@ def test_each_step_of_kerberos_is_shown_up_to_the_first_that_fails(
     monkeypatch.setattr(kerberos_walk, "_check_ticket", lambda *_: finding("ticket", "error"))
     found = list(kerberos_walk.check_kerberos("host", config(broker)))
     assert [one.check for one in found][1:] == checked
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_nothing_that_controls_a_terminal_is_printed_of_a_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    """Texts of brokers and registries are among them."""
+    monkeypatch.setattr(doctor, "on_terminal", lambda: terminal)
+    monkeypatch.setenv("NO_COLOR", "1")
+    doctor._show(Finding(check="a\x1b[2K", status="error", detail="b\x1b[1A", advice="c\x1b[2K"))
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert [shown.count(one) for one in ("a\\x1b[2K", "b\\x1b[1A", "c\\x1b[2K")] == [1, 1, 1]
+
+
+def test_a_port_that_says_nothing_is_no_tls_after_the_time_of_a_connection(broker: MockBroker) -> None:
+    client = config(broker, **{"security.protocol": "SSL", "socket.connection.setup.timeout.ms": "20"})
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = doctor._check_tls(*silent.getsockname(), client)
+    assert time.monotonic() - began < 10
+    assert (found.status, found.detail.startswith("no handshake: ")) == ("error", True)
+
+
+@pytest.mark.parametrize(("code", "checks"), [(0, ["writing", "clock"]), (29, ["writing"])])
+def test_the_topic_of_a_test_write_is_deleted(broker: MockBroker, code: int, checks: list[str]) -> None:
+    """Also if the write is refused (TOPIC_AUTHORIZATION_FAILED)."""
+
+    def answer(fields: dict[str, Any]) -> None:
+        for topic in fields["responses"]:
+            for partition in topic["partition_responses"]:
+                partition["error_code"] = code
+
+    broker.on("Produce", times=None).change(answer)
+    with closing(Router(config(broker))) as router:
+        found = list(doctor.check_writing(router))
+    assert [one.check for one in found] == checks
+    assert (found[0].status == "error") == (code != 0)
+    assert len(broker.asked("CreateTopics")) == len(broker.asked("DeleteTopics")) == 1

@@ -13,7 +13,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import Admin, BrokerError, TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
-from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing import MockBroker, MockRequest
 
 
 @pytest.fixture
@@ -35,6 +35,22 @@ def test_groups_that_are_named_are_listed(broker: MockBroker, capsys: pytest.Cap
     assert main(["groups", "two", "--lag", "--json", "-b", broker.bootstrap_servers]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row == {"group": "two", "topic": "orders", "partition": 0, "committed": 1, "end": 3, "lag": 2}
+
+
+def test_groups_of_a_state_are_listed(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that deletes the empty ones deletes no others."""
+    states = {"one": "Empty", "three": "Stable", "two": "Stable"}
+
+    def listed(request: MockRequest) -> dict[str, object]:
+        wanted = request.fields["states_filter"] or states.values()
+        groups = [{"group_id": one, "group_state": state} for one, state in states.items() if state in wanted]
+        return {"groups": groups}
+
+    broker.on("ListGroups", times=None).reply(listed)
+    for options in ([], ["one", "two"], ["--lag"]):
+        command = ["groups", *options, "--state", "empty", "--json", "-b", broker.bootstrap_servers]
+        assert main(command) == 0
+        assert [row["group"] for row in json.loads(capsys.readouterr().out)] == ["one"]
 
 
 @pytest.mark.parametrize("how", [[], ["--lag"], ["--members"]], ids=["list", "lag", "members"])

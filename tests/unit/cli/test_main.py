@@ -3,9 +3,11 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from spark_kafka_native.cli import demo
 from spark_kafka_native.cli.demo import step
 from spark_kafka_native.cli.main import Stopped, main, stopping_on_signals
 from spark_kafka_native.testing import BrokerStartError
@@ -118,6 +120,20 @@ def test_a_step_tells_how_it_ended(capsys):
     with pytest.raises(ValueError, match="lost"), step("counting"):
         raise ValueError("lost")
     assert capsys.readouterr().out == "  ... counting\n"
+
+
+def test_a_failure_of_the_demo_ends_it_and_spark(monkeypatch, tmp_path, capsys):
+    ended = []
+    java = SimpleNamespace(stdin=SimpleNamespace(close=lambda: ended.append("java")), wait=lambda _: 0)
+    context = SimpleNamespace(_gateway=SimpleNamespace(proc=java))
+    session = SimpleNamespace(sparkContext=context, stop=lambda: ended.append("session"))
+    monkeypatch.setattr(demo, "_set_environment", lambda _: None)
+    monkeypatch.setattr(demo, "_build", lambda *_: session)
+    (tmp_path / "spark.err").write_text("of a worker")
+    with pytest.raises(ValueError, match="lost"), demo.local_spark(tmp_path):
+        raise ValueError("lost")
+    assert ended == ["session", "java"]
+    assert capsys.readouterr().err == "of a worker\nlost\n"
 
 
 def run_without(modules: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:

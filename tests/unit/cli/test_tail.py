@@ -20,6 +20,7 @@ from spark_kafka_native.kafka import Record, Router, TopicPartition
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import KafkaError, NetworkError
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import IsolationLevel
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -306,3 +307,20 @@ def test_any_partition_can_be_shown_alone(capfd: pytest.CaptureFixture[str], num
             broker.append("two", [b"of %d" % partition], partition=partition)
         assert main(["tail", "two", "-p", str(number), "-b", broker.bootstrap_servers]) == 0
     assert capfd.readouterr().out == f"of {number}\n"
+
+
+def test_a_pipe_has_the_bytes_of_the_values(
+    cluster: ScriptedCluster, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    value = "ä\x1b\u202e".encode() + b"\x00\xff"
+    cluster.logs[TopicPartition("t", 0)].append([value])
+    assert main(["tail", "t", "-n", "1", "-b", cluster.bootstrap_servers]) == 0
+    assert capfdbinary.readouterr().out == value + b"\n"
+
+
+def test_a_group_does_not_wait_for_a_topic_that_does_not_exist(
+    cluster: ScriptedCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GroupConsumer, "__init__", lambda *_: pytest.fail("a member waits for the topic"))
+    assert main(["tail", "t", "tt", "-g", "g", "-b", cluster.bootstrap_servers]) == 1
+    assert "topic tt: UNKNOWN_TOPIC_OR_PARTITION" in capfd.readouterr().err

@@ -39,6 +39,8 @@ from spark_kafka_native.testing import MockBroker
         (["topics", "create", "x", "--replicas", "1,a", "-b", "h"], "not of the form 1:2,2:3"),
         (["tail", "x", "--from", "soon", "-b", "h"], "'soon' is none of"),
         (["tail", "x", "--follow", "--until", "5", "-b", "h"], "no --until"),
+        (["tail", "x", "-g", "g", "--until", "5", "-b", "h"], "the group says which partitions"),
+        (["tail", "x", "-g", "g", "-p", "3", "-b", "h"], "the group says which partitions"),
         (["tail", "x", "--format", "%q", "-b", "h"], "%q means nothing"),
         (["produce", "x", "-k", "a", "-K", ":", "-b", "h"], "nothing to separate"),
         (["reset", "g", "-b", "h"], "where to?"),
@@ -337,7 +339,7 @@ RECORD = ShownRecord("t", 1, 2, 1_700_000_000_123, b"\xff", None, [("h", b"\x1b"
 
 def test_records_in_a_format_of_ones_own() -> None:
     assert parse_format(r"%t/%p/%o %T %K %S [%s] %%\x41\t")(RECORD) == b"t/1/2 1700000000123 1 -1 [] %A\t"
-    assert parse_format("%k")(RECORD) == b"\xff"
+    assert parse_format(r"%k\xff\xe4")(RECORD) == b"\xff\xff\xe4"
     for wrong in ("%q", r"\q"):
         with pytest.raises(ValueError, match="means nothing"):
             parse_format(wrong)
