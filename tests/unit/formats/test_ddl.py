@@ -62,6 +62,8 @@ def test_a_text_as_a_type(text: str, kind: pa.DataType) -> None:
         ("a decimal(x)", "a number is expected, not 'x'"),
         ("a int NOT NULL", "leave out NOT NULL"),
         ("a int > b", "'>' does not follow a column"),
+        ("array<int> garbage", "the end is expected, not 'garbage'"),
+        ("decimal(10,2), name string", "the end is expected, not ','"),
         ("a int; drop", "'; drop' has no meaning"),
         ('{"type": "struct"}', "has no meaning"),
         ("array<" * (MAX_DEPTH + 2), "nested more than 100 deep"),

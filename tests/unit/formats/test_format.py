@@ -17,7 +17,8 @@ from spark_kafka_native.formats import (
     load_format,
 )
 from spark_kafka_native.formats.arrays import numpy_type
-from spark_kafka_native.formats.bad_records import decode_column, encode_column
+from spark_kafka_native.formats.bad_records import BadRecords, decode_column, encode_column
+from spark_kafka_native.formats.format import BadRows
 from spark_kafka_native.formats.json.json_format import JsonFormat
 
 
@@ -129,6 +130,13 @@ def test_a_column_of_more_than_2_gib_is_an_error_that_says_what_to_do(error: Exc
         decode_column(TooLarge(error), rows, pa.string(), "'avro' of the value")
     with pytest.raises(FormatError, match=r"2 rows .* 'avro' of the value, .*maxRecordsPerBatch"):
         encode_column(TooLarge(error), rows, "'avro' of the value")
+
+
+def test_a_record_whose_key_or_value_may_be_good_later_is_not_bad_for_good() -> None:
+    bad = BadRecords()
+    bad.add("key", BadRows((0, 1), ("the registry is away", "cut off"), passing=(0,)))
+    bad.add("value", BadRows((0, 2), ("cut off", "the registry is away"), passing=(2,)))
+    assert [bad.is_passing(row) for row in bad.rows] == [True, False, True]
 
 
 WITHOUT_PANDAS = """

@@ -340,6 +340,13 @@ for odd in (
     subprocess.run([sys.executable, "-c", script, given], check=True)
 
 
+def test_groups_in_one_another_are_noticed_beside_short_payloads_and_nulls() -> None:
+    """Found before anything is read, since reading ends the process."""
+    decoder: Any = ProtobufFormat().decoder(pa.struct([("name", pa.string())]), settings(PART))
+    payloads = [b"", None, b"\x0b" * 20_000, made(PART, name="x")]
+    assert decoder._engine.too_deep(pa.array(payloads, pa.binary())) == [2]
+
+
 def test_payloads_with_as_many_bytes_of_the_kind_of_a_group_are_read() -> None:
     """Text, groups behind one another, and groups that are not deep."""
     kind = pa.struct([("a_string", pa.string()), ("maybe_int", pa.int32())])

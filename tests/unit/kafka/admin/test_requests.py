@@ -94,6 +94,7 @@ from spark_kafka_native.kafka.protocol.api.topics import (
 from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionState,
@@ -729,6 +730,38 @@ def test_transactions_are_filtered_by_the_brokers(cluster: ScriptedCluster, admi
     assert [
         (one.state_filters, one.producer_id_filters) for one in asked(cluster, ListTransactionsRequest)
     ] == [(["Ongoing"], [7])] * 2
+
+
+def test_a_broker_that_lists_no_transactions_for_now_or_for_good_is_not_one_without_any(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    one = ListedTransaction(transactional_id="x", producer_id=7, transaction_state="Ongoing")
+    nothing = ListTransactionsResponse(
+        throttle_time_ms=0, error_code=NONE, unknown_state_filters=[], transaction_states=[]
+    )
+    answer_all(cluster, ListTransactionsRequest, nothing)
+    cluster[2].on(ListTransactionsRequest, replace(nothing, transaction_states=[one]))
+    loading = replace(nothing, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    cluster[2].push(ListTransactionsRequest, loading)
+    assert [found.transactional_id for found in admin.list_transactions()] == ["x"]
+    refused = replace(nothing, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    cluster[2].on(ListTransactionsRequest, refused)
+    with pytest.raises(BrokerError, match="transactions of broker 2: CLUSTER_AUTHORIZATION_FAILED"):
+        admin.list_transactions()
+
+
+def test_the_controller_and_the_brokers_are_those_of_now(cluster: ScriptedCluster, admin: Admin) -> None:
+    before = admin.describe_cluster()
+    assert ([one.node_id for one in before.brokers], before.controller_id) == ([1, 2], 1)
+
+    def after_failover(request: MetadataRequest, version: int) -> MetadataResponse:
+        response = cluster.metadata(request, version)
+        brokers = [one for one in response.brokers if one.node_id == 2]
+        return replace(response, brokers=brokers, controller_id=2)
+
+    answer_all(cluster, MetadataRequest, after_failover)
+    after = admin.describe_cluster()
+    assert ([one.node_id for one in after.brokers], after.controller_id) == ([2], 2)
 
 
 def test_a_classic_group_that_never_existed_is_not_described() -> None:

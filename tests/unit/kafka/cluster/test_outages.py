@@ -15,6 +15,7 @@ from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_group import ScriptedGroup
 from support.brokers.silent_listener import silent_listener
 from support.interrupts.signal_steps import run_at
+from support.waiting import eventually
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster import brokers
@@ -201,6 +202,17 @@ class TestOutages:
             self.fail(found)
             assert str(found.error(1)) == "broker 1: off"
         assert len(caplog.records) == 1
+
+    def test_the_next_attempt_does_not_hide_why_the_last_one_has_failed(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(brokers, "SAY_AFTER_S", 0.2)
+        found = Outages()
+        self.fail(found)
+        with found.attempt(1, "one:1", ""):
+            eventually(lambda: bool(caplog.records))
+            assert str(found.error(1)) == "broker 1: off"
+        assert caplog.records[0].getMessage().startswith("broker 1: off.")
 
     @pytest.mark.parametrize("where", ["in the handler", "in a thread that the handler waits for"])
     @pytest.mark.parametrize("fails", [True, False])

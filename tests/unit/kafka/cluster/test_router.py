@@ -210,6 +210,16 @@ def test_quick_first_contact_is_not_worth_a_line(
     assert not caplog.records
 
 
+def test_first_contact_needs_no_thread(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while the interpreter ends, when a flush may be the first that connects."""
+
+    def refuse(_: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    assert set(Router(config(cluster[1].address)).metadata().brokers) == {1, 2, 3}
+
+
 @pytest.mark.parametrize("answer", ["metadata", "an error"])
 def test_a_first_operation_that_takes_long_is_no_slow_first_contact(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: str
