@@ -73,13 +73,13 @@ class Intents(Protocol):
         """Not needed any more."""
 
 
-class ReplacedError(TransactionAbortableError):
+class _ReplacedError(TransactionAbortableError):
     """The answer about the last intent, or marker, was too old."""
 
 
-def replaced(what: str, before: object, now: object) -> ReplacedError:
+def replaced(what: str, before: object, now: object) -> TransactionAbortableError:
     """The error where that has changed."""
-    return ReplacedError(
+    return _ReplacedError(
         f"the last {what} was said to be {before}, and it is {now}: a broker answered that was deposed"
     )
 
@@ -89,7 +89,7 @@ def is_by_another(error: BaseException) -> bool:
     refusal, such as that of an ACL, names its own cause."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, ReplacedError):
+        if isinstance(seen, _ReplacedError):
             return True
         if isinstance(seen, BrokerError) and seen.error_code in _FENCED:
             return True
