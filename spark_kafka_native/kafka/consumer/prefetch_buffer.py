@@ -354,7 +354,6 @@ class PrefetchBuffer:
         """
         with self.lock:
             wanted = self.partition(topic_partition)
-            wanted.seeks += 1  # the records are given back once
             if isinstance(wanted.error, _LOST):
                 self._drop_waiting(wanted)
                 wanted.position = offset
@@ -369,6 +368,7 @@ class PrefetchBuffer:
                 epoch = wanted.epoch_at(offset)
                 self._seek(wanted, offset)
                 wanted.start_epoch, wanted.epochs = epoch, (offset, offset, epoch, epoch)
+            wanted.seeks += 1  # last: an interrupt before it lets them be given back again
         self.wake_readers()
 
     def check(self, *, again: bool, but: TopicPartition | None = None) -> None:
@@ -576,12 +576,14 @@ class PrefetchBuffer:
         for fetched in wanted.waiting:
             if not any(fetched is one for one in left):
                 self._emit(fetched, WorkStatus.DROPPED)
+        order, total = self._order, self.nbytes
         if not wanted.paused:
-            self._leave_order(wanted)
-            order = self._order + deque([wanted] * len(left))
-            self._order, self.nbytes = order, self.nbytes + nbytes
-        wanted.waiting, wanted.nbytes = left, nbytes
-        wanted.put_back = wanted.put_back if kept else None
+            others = [one for one in order if one is not wanted]
+            order, total = deque([*others, *[wanted] * len(left)]), total + nbytes - wanted.nbytes
+        put_back = wanted.put_back if left else None
+        # No call from here on: an interrupt leaves no records out of the order.
+        self._order, self.nbytes = order, total
+        wanted.waiting, wanted.nbytes, wanted.put_back = left, nbytes, put_back
 
     def _leave_order(self, wanted: BufferedPartition) -> None:
         if wanted.waiting:
