@@ -358,6 +358,7 @@ class TransactionalProducer(Producer):
             if delivered != self._taken:  # no matter why no failure was reported
                 lost = KafkaError(f"{self._taken} records were sent, and {delivered} were confirmed")
                 self._transaction.failed(lost, uncertain=True)
+        self._transaction.check_topics(self._topics.topic_id)
         self._raise_failure(what)
         self._transaction.move(then)
 

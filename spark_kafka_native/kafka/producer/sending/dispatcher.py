@@ -138,7 +138,11 @@ class Dispatcher:
 
     def _next_batch(self, queue: PartitionQueue, leader: int, now: float) -> Batch | GiveUp | None:
         """The batch that may be sent now, numbered; it stays in its queue until it is sent."""
-        topic_id = self._topics.topic_id(queue.topic_partition.topic)
+        topic = queue.topic_partition.topic
+        topic_id = self._topics.topic_id(topic)
+        if not self._queues.may_write(topic, topic_id):
+            self._timer.at_once()  # the next turn gives up all that waits
+            return None
         step = queue.next(now, leader, topic_id)
         if isinstance(step, Load):
             unreadable = _load(queue, step.batch)
@@ -152,8 +156,6 @@ class Dispatcher:
                 return batch
             case NeedProducerId():
                 self._lookups.ask_producer_id()
-            case GiveUp():
-                return step
         return None
 
     def _keep_numbers(self, batch: Batch) -> None:

@@ -25,7 +25,7 @@ from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError
 from ...model import Acks, TopicPartition
 from ...runtime.retry import Backoff
-from ..accumulating.batch import Batch, ProducerIdentity
+from ..accumulating.batch import Batch
 from ..accumulating.known_topic_id import KnownTopicId
 from .idempotence import (
     PartitionSequence,
@@ -117,7 +117,7 @@ class GiveUp:
     """Sending their records again may help."""
 
 
-Step = Send | Load | NeedProducerId | GiveUp | None
+Step = Send | Load | NeedProducerId | None
 
 
 class Phase(enum.Enum):
@@ -395,40 +395,30 @@ class PartitionQueue:
 
     def _find_sequence(
         self, producer_id: ProducerId, topic_id: UUID | None
-    ) -> PartitionSequence | NeedProducerId | GiveUp | None:
+    ) -> PartitionSequence | NeedProducerId | None:
         """The numbering of the topic that has this id; None while answers come first.
 
         A recreated topic starts at 0 under a raised epoch: its broker may have seen numbers of the former
-        one. A transaction has one epoch, and can't go on with it.
+        one. A transaction has one epoch, and writes to one of the two only (`Transaction.may_write`).
         """
         identity = producer_id.current
         if identity is None:
             return NeedProducerId()
-        sequence, recreated = self._sequence, self._id.is_replaced_by(topic_id)
+        sequence = self._sequence
         if sequence is None:
             sequence = PartitionSequence(identity)
         elif self._transactional:
-            if (step := self._follow_transaction(sequence, identity, recreated=recreated)) is not sequence:
-                return step
-        elif recreated:
+            if sequence.identity != identity:
+                # Another transaction: its coordinator has waited for, or fenced, everything of the last.
+                if self._in_flight:
+                    return None
+                sequence.restart(identity)
+        elif self._id.is_replaced_by(topic_id):
             if (raised := producer_id.bump_epoch()) is None:
                 return NeedProducerId()
             sequence = PartitionSequence(raised)
         self._sequence = sequence
         self._id.learn(topic_id)
-        return sequence
-
-    def _follow_transaction(
-        self, sequence: PartitionSequence, identity: ProducerIdentity, *, recreated: bool
-    ) -> PartitionSequence | GiveUp | None:
-        if sequence.identity != identity:
-            # Another transaction: its coordinator has waited for, or fenced, everything of the last.
-            if self._in_flight:
-                return None
-            sequence.restart(identity)
-        elif recreated and sequence.next_sequence:
-            reason = "the topic has another id than at the begin of the transaction: it was created again"
-            return GiveUp(list(self._waiting), reason, None)
         return sequence
 
     def _may_follow_unnumbered(self, batch: Batch) -> bool:
@@ -569,6 +559,10 @@ class PartitionQueues:
         queue.add(batch)
         self._active[queue] = None
         return queue
+
+    def may_write(self, topic: str, topic_id: UUID | None) -> bool:
+        """False if the transaction has just failed, as it can't go on in the topic that has this id."""
+        return self._transaction is None or self._transaction.may_write(topic, topic_id)
 
     def retire_idle(self) -> None:
         """Those that have nothing to send and nothing to wait for are not active any more."""

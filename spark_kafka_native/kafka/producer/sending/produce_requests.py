@@ -226,6 +226,8 @@ class ProduceConnections:
         timeout_ms = self._router.config.request_timeout_ms
         request = build_produce(batches, topic_ids, self._config.acks, timeout_ms, transactional_id)
         pending = connection.post(request, version)
+        if transaction is not None:
+            transaction.wrote(topic_ids)
         by_id = version > LAST_VERSION_BY_NAME
         broker.in_flight.append(
             InFlightRequest(pending=pending, batches=batches, by_id=by_id, topic_ids=topic_ids, sent_at=now)

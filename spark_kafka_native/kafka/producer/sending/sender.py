@@ -227,6 +227,8 @@ class SenderLoop:
             final = self.lookups.finished.popleft()()
             if final is not None:
                 self.failures.fail_for_good(final)
+            if self._transaction is not None:
+                self._transaction.check_topics(self._topics.topic_id)
 
     def _take_in(self) -> None:
         while self.inbox:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+from uuid import UUID
 
 from ...error_code import ErrorCode
 from ...errors import KafkaError
@@ -181,6 +182,8 @@ class Transaction:
         self._state = State.NEW
         self._added: set[TopicPartition] = set()
         self._wanted: set[TopicPartition] = set()
+        self._written: dict[str, UUID] = {}
+        """The topics that it has written to, and the id of each at its first record."""
 
     def __repr__(self) -> str:
         return f"<Transaction of {self.transactional_id}, version {self.version}: {self._state.value}>"
@@ -204,6 +207,7 @@ class Transaction:
             self.touched = self.uncertain = self.commit_asked = False
             self._added.clear()
             self._wanted.clear()
+            self._written.clear()
 
     def renewed(self, identity: ProducerIdentity) -> None:
         """The coordinator has given a fresh epoch. Between transactions: the sender has nothing that it could
@@ -249,6 +253,30 @@ class Transaction:
             return True
         self._wanted.add(topic_partition)
         return False
+
+    def wrote(self, topic_ids: Mapping[str, UUID]) -> None:
+        """Records were sent to the topics of these ids."""
+        for topic, topic_id in topic_ids.items():
+            self._written.setdefault(topic, topic_id)
+
+    def may_write(self, topic: str, topic_id: UUID | None) -> bool:
+        """False if the topic that has the name now is not the one that it has written to: then it fails.
+
+        Those records are gone, and a commit would be half of it. ``topic_id`` never goes back to an old one.
+        """
+        if self._written.get(topic, topic_id) == topic_id or topic_id is None:
+            return True
+        why = f"topic {topic} has another id than at the begin of the transaction: it was created again"
+        with self.lock:
+            if self.sending:  # while the coordinator may be committing, nothing can be taken back
+                self.failed(KafkaError(why))
+        return False
+
+    def check_topics(self, topic_id: Callable[[str], UUID | None]) -> None:
+        """It fails if one of the topics that it has written to was created again; ``topic_id`` says the
+        present ids."""
+        for topic in list(self._written):
+            self.may_write(topic, topic_id(topic))
 
     def take_wanted(self) -> list[TopicPartition]:
         """The partitions that are to be added next."""

@@ -20,14 +20,17 @@ from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
     ProducerClosedError,
+    TransactionAbortableError,
 )
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH
+from spark_kafka_native.kafka.producer.sending.transaction import State
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
 pytestmark = pytest.mark.timed(0.1)
@@ -210,3 +213,62 @@ def test_a_transaction_outlives_metadata_of_a_broker_that_knows_the_former_topic
                 learn()
                 write(b"3", 4)
         assert [one.value for one in broker.records("t", committed=True)] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("produce", [11, 13])
+@pytest.mark.parametrize("then", ["record for the same partition", "record for another", "commit"])
+def test_a_transaction_that_has_written_to_a_recreated_topic_can_only_be_aborted(produce, then):
+    """Its commit would be one of the records that were sent to the present topic alone."""
+    with MockBroker(versions={"Produce": (3, produce)}) as broker:
+        broker.create_topic("t", partitions=2)
+        with TransactionalProducer(broker.bootstrap_servers, "tx") as producer:
+            producer.begin()
+            producer.send("t", b"first", partition=0).result(20)
+            recreate(broker, producer)
+            again = "topic t has another id than at the begin of the transaction: it was created again"
+            if then != "commit":
+                late = producer.send("t", b"second", partition=int(then == "record for another"))
+                with pytest.raises(DeliveryError, match=again):
+                    late.result(20)
+            with pytest.raises(TransactionAbortableError, match=again):
+                producer.commit()
+            producer.abort()
+            with producer.transaction():
+                producer.send("t", b"anew", partition=0)
+        assert [one.value for n in (0, 1) for one in broker.records("t", n, committed=True)] == [b"anew"]
+
+
+def test_a_transaction_fails_as_soon_as_metadata_show_that_its_topic_was_recreated():
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        with TransactionalProducer(broker.bootstrap_servers, "tx", metadata_max_age_ms=100) as producer:
+            producer.begin()
+            producer.send("t", b"first").result(20)
+            with broker.cluster.changed:
+                broker.cluster.delete_topic("t")
+            broker.create_topic("t")
+            eventually(lambda: producer.state is State.ABORTABLE, "the transaction fails")
+
+
+def test_a_transaction_goes_on_in_a_topic_that_was_recreated_before_its_first_record_there():
+    with MockBroker() as broker:
+        broker.create_topic("t", partitions=2)
+        broker.create_topic("other")
+        with TransactionalProducer(broker.bootstrap_servers, "tx") as producer:
+            with producer.transaction():
+                producer.send("t", b"former", partition=0)
+            with producer.transaction():
+                producer.send("other", b"0").result(20)
+                recreate(broker, producer)
+                for partition in (0, 1):
+                    producer.send("t", b"present", partition=partition)
+        seen = [one.value for n in (0, 1) for one in broker.records("t", n, committed=True)]
+        assert seen == [b"present"] * 2
+
+
+def recreate(broker, producer):
+    with broker.cluster.changed:
+        broker.cluster.delete_topic("t")
+    broker.create_topic("t", partitions=2)
+    producer._router.refresh(("t",), Deadline.after_ms(20_000))
+    producer._topics.refreshed(["t"])

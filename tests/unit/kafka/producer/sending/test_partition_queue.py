@@ -14,7 +14,6 @@ from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Producer
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH, ProducerId
 from spark_kafka_native.kafka.producer.sending.partition_queue import (
     TRANSITIONS,
-    GiveUp,
     Load,
     NeedProducerId,
     PartitionQueue,
@@ -470,11 +469,10 @@ class TestProducerId:
             assert numbers(batch) == (7, 0, order)
             partition.answer(batch)
 
-    def test_a_topic_that_is_recreated_within_a_transaction_ends_it(self) -> None:
+    def test_each_transaction_starts_at_0_also_in_a_recreated_topic(self) -> None:
         producer_id = ProducerId("tx")
         partition = Partition(TP, rules(), producer_id)
-        sent, waiting = UUID(int=2), UUID(int=3)
-        for epoch, topic_id in enumerate([ID, sent]):  # between transactions it is no matter
+        for epoch, topic_id in enumerate([ID, UUID(int=2)]):
             producer_id.received(ProducerIdentity(7, epoch))
             (batch,) = fill(partition, epoch)
             assert partition.ask(topic_id=topic_id) is batch
@@ -483,17 +481,6 @@ class TestProducerId:
         (late,) = fill(partition, 2)
         assert partition.ask(topic_id=ID) is late  # a broker lags behind
         assert numbers(late) == (7, 1, 1)
-        partition.answer(late)
-        left = fill(partition, 3, 4)
-        step = partition.next(0, 1, waiting)
-        assert isinstance(step, GiveUp)
-        assert (step.batches, step.retriable) == (left, True)
-        assert "it was created again" in step.reason
-        partition.given_up(left)
-        producer_id.received(ProducerIdentity(7, 2))
-        (another,) = fill(partition, 5)
-        assert partition.ask(topic_id=waiting) is another
-        assert numbers(another) == (7, 2, 0)
 
 
 class TestSpilledBatches:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -197,3 +199,45 @@ def test_the_first_failure_counts_and_uncertainty_stays_until_the_next() -> None
     transaction.move(TransactionEvent.ABORTED)
     transaction.begin(2)
     assert (transaction.failure, transaction.uncertain) == (None, False)
+
+
+def test_a_transaction_that_has_written_to_a_topic_does_not_go_on_in_another_of_its_name() -> None:
+    former, present = UUID(int=1), UUID(int=2)
+    transaction = in_state("READY")
+    transaction.begin(2)
+    transaction.wrote({"t": former})
+    transaction.wrote({"t": present})  # learnt between the numbering of a batch and its sending
+    assert transaction.may_write("t", former)
+    assert transaction.may_write("t", None)  # which only a forked child sees
+    assert transaction.may_write("u", present)
+    assert transaction.state is State.OPEN
+    assert not transaction.may_write("t", present)
+    assert transaction.state is State.ABORTABLE
+    assert "topic t has another id" in str(transaction.failure)
+    transaction.move(TransactionEvent.ABORT)
+    transaction.move(TransactionEvent.ABORTED)
+    transaction.begin(2)
+    assert transaction.may_write("t", present)
+
+
+def test_all_topics_of_a_transaction_are_looked_at() -> None:
+    one, other = UUID(int=1), UUID(int=2)
+    transaction = in_state("READY")
+    transaction.begin(2)
+    transaction.wrote({"t": one, "u": one})
+    transaction.move(TransactionEvent.COMMIT)
+    transaction.check_topics({"t": one, "u": one}.get)
+    assert transaction.state is State.FLUSHING
+    transaction.check_topics({"t": one, "u": other}.get)
+    assert transaction.state is State.ABORTABLE
+    assert "topic u has another id" in str(transaction.failure)
+
+
+def test_a_commit_that_was_asked_for_is_not_failed_for_a_topic() -> None:
+    transaction = in_state("READY")
+    transaction.begin(2)
+    transaction.wrote({"t": UUID(int=1)})
+    transaction.move(TransactionEvent.COMMIT)
+    transaction.move(TransactionEvent.FLUSHED)
+    transaction.check_topics(lambda _topic: UUID(int=2))
+    assert (transaction.state, transaction.failure) == (State.COMMITTING, None)
