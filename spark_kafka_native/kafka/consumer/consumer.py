@@ -162,25 +162,18 @@ class Consumer:
     @property
     def at_end(self) -> bool:
         """True if ``stop_at_end`` was set and all records before those ends were handed out (a place beyond
-        them: once a broker has confirmed it). Raises why a partition is refused for good, once nothing else
-        is left to read.
+        them: once a broker has confirmed it). After a reset by ``auto_offset_reset`` it is the end of then,
+        if that is lower. Raises why a partition is refused for good, once nothing else is left to read.
         """
         if self._ends is None:
             return False
         read = self._reader.partitions
-        left = [tp for tp, end in self._ends.items() if tp not in read or not self._has_read(tp, end)]
+        left = [tp for tp, end in self._ends.items() if tp not in read or not self._reader.has_read(tp, end)]
         errors = [one.error for tp in left if (one := self._missing.get(tp)) is not None]
         refusals = [error for error in errors if error is not None and not is_retriable(error)]
         if refusals and len(refusals) == len(left):
             raise refusals[0]
         return not left
-
-    def _has_read(self, topic_partition: TopicPartition, end: int) -> bool:
-        """True if a partition was read to ``end``. A place beyond it may be one that the log does not have,
-        which is an error or reset: that shows when it is fetched from.
-        """
-        position = self._reader.position(topic_partition)
-        return position == end or (position > end and self._reader.confirmed(topic_partition))
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
         """The next records: waits for the first, for ``timeout`` seconds (None: for ever, or until `at_end`),

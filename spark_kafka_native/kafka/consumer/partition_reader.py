@@ -286,9 +286,18 @@ class PartitionReader:
         """As `position`, but without the lock, as `metrics`: within the records being handed out."""
         return self._position(topic_partition, self.buffer.position(topic_partition))
 
-    def confirmed(self, topic_partition: TopicPartition) -> bool:
-        """False while it is unknown if the offset at which reading was asked to begin is within the log."""
-        return self.buffer.partition(topic_partition).confirmed
+    def has_read(self, topic_partition: TopicPartition, end: int) -> bool:
+        """True if a partition was read to ``end``; where the reset policy was applied, to the end of then if
+        that is lower. A place beyond it may be one that the log does not have, which is an error or reset:
+        that shows when it is fetched from.
+        """
+        reset = self.resets.get(topic_partition)
+        if reset is not None and reset.end < end:
+            if not reset.reached:
+                return False
+            end = reset.end
+        position = self.position(topic_partition)
+        return position == end or (position > end and self.buffer.partition(topic_partition).confirmed)
 
     @single_reader
     def read_columns(self, deadline: Deadline | None = None) -> FetchedRecords | None:

@@ -45,6 +45,8 @@ class AppliedReset(NamedTuple):
     former: int
     offset: int
     """Where reading goes on."""
+    end: int
+    """The end of the log then, of what can be read."""
     reached: bool
     """False if records that were fetched before wait to be handed out."""
 
@@ -67,8 +69,9 @@ class BufferedPartition:
     epochs: tuple[int, int, int, int] = (-1, -1, -1, -1)
     """Of the records that were taken last: the first offset and the one after them, and the leader epochs
     before these two."""
-    reset: tuple[int, int] | None = None
-    """The last position that the reset policy has moved since the caller did, and where it went on."""
+    reset: tuple[int, int, int] | None = None
+    """The last position that the reset policy has moved since the caller did, where it went on, and the end
+    of the log then."""
     resets: int = 0
     """Counts resets."""
     moves: int = 0
@@ -470,11 +473,12 @@ class PrefetchBuffer:
             if self._is_current(wanted, moves):
                 wanted.confirmed = True
 
-    def reset(self, wanted: BufferedPartition, moves: int, former: int, offset: int) -> None:
-        """The log lacks the offset ``former``, and the reset policy goes on at ``offset``."""
+    def reset(self, wanted: BufferedPartition, moves: int, former: int, offset: int, end: int) -> None:
+        """The log lacks the offset ``former``, and the reset policy goes on at ``offset``; it ends at
+        ``end``."""
         with self.lock:
             if self._is_current(wanted, moves):
-                wanted.reset, wanted.resets = (former, offset), wanted.resets + 1
+                wanted.reset, wanted.resets = (former, offset, end), wanted.resets + 1
                 self.skip(wanted, moves, offset)
 
     def resets(self) -> dict[TopicPartition, AppliedReset]:

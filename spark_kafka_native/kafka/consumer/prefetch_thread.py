@@ -18,7 +18,7 @@ from ..cluster.offsets import resolve_offsets, with_bounds
 from ..cluster.router import Router
 from ..config.reader_config import ReaderConfig
 from ..errors import KafkaError, OffsetOutOfRangeError, TopicRecreatedError
-from ..model import TopicPartition
+from ..model import OffsetAt, TopicPartition
 from ..network.connection import Connection
 from ..network.transport import READ, wait_for_streams
 from ..observe import catalogue as metric
@@ -40,11 +40,11 @@ REFUSALS_IN_DOUBT = 5
 
 
 class _ResetError(OffsetOutOfRangeError):
-    """An offset that is out of range, and where the reset policy continues."""
+    """An offset that is out of range, where the reset policy continues, and the end of what can be read."""
 
-    def __init__(self, error: OffsetOutOfRangeError, go_on_at: int) -> None:
+    def __init__(self, error: OffsetOutOfRangeError, go_on_at: int, end: int) -> None:
         super().__init__(*error.args)
-        self.go_on_at = go_on_at
+        self.go_on_at, self.end = go_on_at, end
 
 
 class _OwnConnections:
@@ -216,9 +216,11 @@ class PrefetchThread:
         in_doubt = known is not None and known.doubts < REFUSALS_IN_DOUBT and _is_contradicted(bounded)
         if place is None or in_doubt:
             return bounded
-        return _ResetError(
-            bounded, resolve_offsets(router, {tp: place}, self._config.isolation_level, deadline)[tp]
+        go_on_at, end = (
+            resolve_offsets(router, {tp: at}, self._config.isolation_level, deadline)[tp]
+            for at in (place, OffsetAt.LATEST)
         )
+        return _ResetError(bounded, go_on_at, end)
 
     def _resolved(self, error: OffsetOutOfRangeError) -> bool:
         """True if the partition continues: the leader's own bounds contradict its refusal, or the reset
@@ -238,7 +240,7 @@ class PrefetchThread:
         )
         self._metrics.count(metric.OFFSET_RESETS)
         self._run.seek(tp, offset)
-        self._buffer.reset(known.wanted, known.moves, error.offset, offset)
+        self._buffer.reset(known.wanted, known.moves, error.offset, offset, error.end)
         return True
 
     def _watch_metadata(self) -> None:

@@ -397,7 +397,7 @@ def test_a_pause_frees_no_records_of_before_a_reset(shared: PrefetchBuffer, hidd
     units = shared.work_units.subscribe(10)
     shared.put(wanted(shared), 0, records(40, 50))
     shared.put(wanted(shared), 0, records(50, 60))
-    shared.reset(wanted(shared), 0, 60, 0)
+    shared.reset(wanted(shared), 0, 60, 0, 100)
     if hidden:
         shared.skip(wanted(shared), 0, hidden)
     for first in (hidden, hidden + 150):
@@ -420,7 +420,7 @@ def test_a_pause_frees_no_records_of_before_a_reset(shared: PrefetchBuffer, hidd
 
 def test_a_pause_frees_records_of_after_a_reset(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(50, 60))
-    shared.reset(wanted(shared), 0, 60, 0)
+    shared.reset(wanted(shared), 0, 60, 0, 100)
     for first in (0, 150):
         shared.put(wanted(shared), 0, replace(records(first, first + 150), leader_epoch=3))
     assert shared.take() is not None
@@ -435,7 +435,7 @@ def test_what_was_taken_before_a_reset_stays_when_it_is_given_back(shared: Prefe
     shared.put(wanted(shared), 0, replace(records(50, 60), leader_epoch=3))
     taken = shared.take()
     assert taken is not None
-    shared.reset(wanted(shared), 0, 60, 0)
+    shared.reset(wanted(shared), 0, 60, 0, 100)
     shared.put(wanted(shared), 0, records(0, 200))
     shared.give_back(replace(taken, columns=taken.columns.slice(4, 10), from_offset=54))
     shared.pause(TP)
@@ -514,7 +514,7 @@ def test_after_a_reset_the_records_of_before_are_not_fetched_again(
     if waiting:
         shared.put(wanted(shared), 0, records(7, 9))
     assert shared.take() is not None
-    shared.reset(wanted(shared), 0, 9, 0)
+    shared.reset(wanted(shared), 0, 9, 0, 100)
     if fetched_since:
         shared.put(wanted(shared), 0, records(0, 3))
     units.drain()
@@ -536,13 +536,13 @@ def test_after_a_reset_the_records_of_before_are_not_fetched_again(
 def test_a_reset_is_reached_once_no_records_of_before_wait(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(5, 7))
     assert shared.resets() == {}
-    shared.reset(wanted(shared), 0, 7, 0)
+    shared.reset(wanted(shared), 0, 7, 0, 100)
     shared.put(wanted(shared), 0, records(0, 3))
-    assert shared.resets() == {TP: AppliedReset(7, 0, reached=False)}
+    assert shared.resets() == {TP: AppliedReset(7, 0, 100, reached=False)}
     taken = shared.take()
     assert taken is not None
-    assert shared.resets() == {TP: AppliedReset(7, 0, reached=True)}
+    assert shared.resets() == {TP: AppliedReset(7, 0, 100, reached=True)}
     for _ in range(2):
         shared.give_back(replace(taken, from_offset=6))
-        assert shared.resets() == {TP: AppliedReset(7, 0, reached=False)}
+        assert shared.resets() == {TP: AppliedReset(7, 0, 100, reached=False)}
         assert position_and_waiting(shared) == (6, [(6, 0), (0, 3)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import ConsumerClosedError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -104,6 +107,39 @@ def test_a_start_beyond_the_end_is_refused_or_reset(cluster: ScriptedCluster, st
             consumer.seek(50)
         assert [record.value for record in consumer] == [b"0", b"1", b"2"]
         assert consumer.at_end
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("fetched", [1_000, 1_000_000])
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_where_the_log_was_lost_it_ends_at_the_end_of_the_new_one(
+    cluster: ScriptedCluster, fetched: int, policy: str
+) -> None:
+    """It waited for the end of the log that was lost. Records of that which were fetched come first."""
+    servers, log = cluster.bootstrap_servers, cluster.logs[A1]
+    for offset in range(8):
+        log.append([b"%d" % offset + b"x" * 1_000])
+    limits = {"prefetch_max_bytes": fetched, "max_partition_fetch_bytes": 1_000}
+    with Consumer(
+        servers, "a", partitions=[1], stop_at_end=True, auto_offset_reset=policy, **limits
+    ) as consumer:
+        found = [record.offset for record in itertools.islice(consumer, 5)]
+        buffered, until = consumer.reader.buffer.partition(A1), Deadline.after_ms(50_000)
+        while not buffered.waiting or (fetched > 8_000 and buffered.waiting[-1].next_offset < 8):
+            assert not until.expired
+            time.sleep(0.005)
+        log.batches.clear()
+        log.end_offset = 0
+        while fetched > 8_000 and not consumer.reader.resets:
+            assert not until.expired
+            time.sleep(0.005)
+        log.append([b"new", b"new"])
+        found += [record.offset for record in consumer]
+        assert consumer.at_end
+        old = 8 if fetched > 8_000 else len([one for one in found if one > 1]) + 2
+        assert found[:old] == list(range(old))
+        assert found[old:] in ([], [0, 1])
+        assert consumer.position() in (0, 2)
 
 
 def test_a_start_that_the_log_has_reached_meanwhile_is_at_the_end(cluster: ScriptedCluster) -> None:

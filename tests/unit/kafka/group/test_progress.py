@@ -145,9 +145,9 @@ def test_of_offsets_given_since_reading_went_back_the_last_ones_are_kept(
 @pytest.mark.parametrize("reached", [False, True])
 def test_a_reset_forward_is_a_floor_until_reading_goes_back(reached: bool) -> None:
     progress = Progress()
-    assert not progress.was_reset(A0, AppliedReset(3, 7, reached))
+    assert not progress.was_reset(A0, AppliedReset(3, 7, 100, reached))
     progress.begin(A0, 3, 3)
-    assert not progress.was_reset(A0, AppliedReset(3, 7, reached))
+    assert not progress.was_reset(A0, AppliedReset(3, 7, 100, reached))
     assert progress.place(A0, 3, committed=True) == progress.place(A0, 3, committed=False) == 7
     assert progress.place(A0, 8, committed=True) == 8
     progress.handed_out(A0, 7, 9)
@@ -162,10 +162,10 @@ def test_a_reset_back_that_was_not_reached_goes_back_at_once() -> None:
     progress = Progress()
     progress.begin(A0, 3, 3)
     progress.handed_out(A0, 3, 6)
-    assert not progress.was_reset(A0, AppliedReset(9, 6, reached=False))
-    assert not progress.was_reset(A0, AppliedReset(9, 2, reached=True))  # `handed_out` says so
+    assert not progress.was_reset(A0, AppliedReset(9, 6, 100, reached=False))
+    assert not progress.was_reset(A0, AppliedReset(9, 2, 100, reached=True))  # `handed_out` says so
     assert progress.place(A0, 3, committed=True) == 3
-    assert progress.was_reset(A0, AppliedReset(9, 2, reached=False))
+    assert progress.was_reset(A0, AppliedReset(9, 2, 100, reached=False))
     assert progress.place(A0, 3, committed=True) == 2
     progress.drop([A0])
     assert progress.place(A0, 3, committed=True) == 3
