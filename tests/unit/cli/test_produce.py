@@ -233,10 +233,11 @@ def test_an_empty_key_or_value_is_null_only_on_request(
     with MockBroker() as broker:
         broker.create_topic("orders")
         servers = ("orders", "-b", broker.bootstrap_servers, *options)
-        assert produced(monkeypatch, capsys, b"k:\n:v\n:\n", *servers, "-K", ":")[0] == 0
+        assert produced(monkeypatch, capsys, b"k:\n:v\n:\nk:v:w\n", *servers, "-K", ":")[0] == 0
         assert produced(monkeypatch, capsys, b"\nv\n", *servers, "-k", "k")[0] == 0
         found = [(record.key, record.value) for record in broker.records("orders")]
-    assert found == [(b"k", empty), (empty, b"v"), (empty, empty), (b"k", empty), (b"k", b"v")]
+    in_lines = [(b"k", empty), (empty, b"v"), (empty, empty), (b"k", b"v:w")]
+    assert found == [*in_lines, (b"k", empty), (b"k", b"v")]
 
 
 def test_records_that_a_broker_refuses_are_counted_and_end_with_1(

@@ -56,6 +56,7 @@ from spark_kafka_native.testing import MockBroker
         (["acls", "--operation", "raed", "-b", "h"], "the operation of an ACL is one of"),
         (["top", "-i", "0", "-b", "h"], "--interval"),
         (["offsets", "x", "-X", "no-equals-sign"], "NAME=VALUE"),
+        (["groups", "--lag", "--delete", "g", "-b", "h"], "--delete: not allowed with argument --lag"),
         (["top", "-i", "often", "-b", "h"], "a number is wanted, not 'often'"),
         (["configs", "topic", "x", "--set", "a=1", "--unset", "a", "-b", "h"], "'a' is named twice"),
         (["configs", "topic", "x", "--set", "a=1", "--append", "a=2", "-b", "h"], "'a' is named twice"),

@@ -439,6 +439,29 @@ def test_a_static_leader_that_is_back_leaves_the_assignment_as_it_is() -> None:
     assert sync.assignments == []
 
 
+def test_of_two_members_that_say_they_own_a_partition_the_one_of_the_later_generation_does() -> None:
+    """The other has lost it without hearing of it: it would not get it back from the member that reads it."""
+    membership = member(cooperative=True)
+    asked(membership)
+    members = [
+        JoinGroupResponseMember(
+            member_id=name,
+            metadata=write_versioned(
+                ConsumerProtocolSubscription(
+                    topics=["a"], owned_partitions=by_topic([A0]), generation_id=generation
+                )
+            ),
+        )
+        for name, generation in (("late", 1), ("me", 2))
+    ]
+    membership.answered(joined(3, leader="me", members=members, protocol_name="cooperative-sticky"), 0.0)
+    membership.found({"a": 2}, {}, 0.0)
+    sync = asked(membership)
+    assert isinstance(sync, SyncGroupRequest)
+    found = {one.member_id: one.assignment for one in sync.assignments}
+    assert read_versioned(ConsumerProtocolAssignment, found["me"]).assigned_partitions == by_topic([A0])
+
+
 def static_leader_after(end: ErrorCode) -> tuple[ClassicMembership, list[JoinGroupResponseMember]]:
     """A static member that led generation 3, which has ended so, and has asked to join again; its members."""
     membership = member(group_instance_id="one")

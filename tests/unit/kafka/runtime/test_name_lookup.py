@@ -315,7 +315,12 @@ def test_the_system_is_asked_for_the_configured_family(monkeypatch: pytest.Monke
 def test_canonical_names_are_those_of_each_address(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {"10.0.0.1": "one.example", "10.0.0.2": "two.example", "10.0.0.3": "one.example"}
     monkeypatch.setattr(socket, "getaddrinfo", lambda _host, port, **_: [v4(name, port) for name in names])
-    monkeypatch.setattr(socket, "getnameinfo", lambda target, _flags: (names[target[0]], str(target[1])))
+
+    def name(target: tuple[str, int], flags: int) -> tuple[str, str]:
+        numeric = flags & socket.NI_NUMERICHOST  # certificates and Kerberos principals have names
+        return target[0] if numeric else names[target[0]], str(target[1])
+
+    monkeypatch.setattr(socket, "getnameinfo", name)
     found = canonical_names("kafka.example", 9092, config(), Deadline.after_ms(SOON))
     assert found == ["one.example", "two.example"]
 
