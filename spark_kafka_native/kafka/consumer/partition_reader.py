@@ -24,12 +24,13 @@ from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
 from ..runtime.waiting import released
 from .fetched_records import FetchedRecords, WorkUnit
-from .prefetch_buffer import AppliedReset, BufferedPartition, PrefetchBuffer
+from .prefetch_buffer import AppliedReset, Begun, BufferedPartition, PrefetchBuffer
 from .prefetch_thread import PrefetchThread
 from .typed_records import FormatLike, RecordTyping, TypedRecords
 
 ROWS = 1_024
 """How many records become Python objects at a time: few enough to stay in the CPU's cache until used."""
+_NOWHERE = Begun(-1, -1, 0)
 CLOSE_MS = 1_000
 """How long `close` waits for the fetching thread: if it is waiting for a broker, it ends by itself later."""
 
@@ -146,8 +147,8 @@ class PartitionReader:
         self._undelivered: FetchedRecords | list[Record] | None = None
         self._taken_at: dict[TopicPartition, tuple[BufferedPartition, int]] = {}
         """The places at which the records in `_undelivered` and `rows` were taken."""
-        self._resets_at: dict[TopicPartition, int] = {}
-        """Their `FetchedRecords.resets`."""
+        self._begun: dict[TopicPartition, Begun] = {}
+        """Where the last read began."""
         self._typing: tuple[object, RecordTyping] | None = None
         """How `read_typed` decoded last, with its arguments: schemas are looked up once."""
         self._fetched: FetchedRecords | None = None
@@ -260,7 +261,7 @@ class PartitionReader:
             if not self.buffer.is_at(topic_partition, self._taken_at.get(topic_partition)):
                 return False
             self._give_back_rows(topic_partition)
-            self.buffer.fetch_again(topic_partition, offset, self._resets_at.get(topic_partition, 0))
+            self.buffer.fetch_again(topic_partition, offset, self._begun.get(topic_partition, _NOWHERE))
             return True
 
     def pause(self, topic_partition: TopicPartition) -> None:
@@ -330,7 +331,7 @@ class PartitionReader:
                 fetched = self._undelivered = self.buffer.take()
                 if fetched is not None:
                     self._taken_at[fetched.topic_partition] = self.buffer.place(fetched.topic_partition)
-                    self._resets_at[fetched.topic_partition] = fetched.resets
+                    self._begun = {fetched.topic_partition: self._where(fetched, fetched.from_offset)}
             if fetched is not None:
                 made, rest = make(fetched)
                 if rest is not None:
@@ -347,6 +348,7 @@ class PartitionReader:
         limit = self._config.max_poll_records if max_records is None else max_records
         found: list[Record] = []
         self._undelivered = found
+        self._begin()
         ends: dict[TopicPartition, int] = {}
         while True:
             self.buffer.check(again=False, but=self._half_read)
@@ -364,6 +366,7 @@ class PartitionReader:
 
     @single_reader
     def _wait_for_record(self, deadline: Deadline | None) -> Record | None:
+        self._begin()
         while True:
             for record in self.rows:
                 self._undelivered = [record]
@@ -456,6 +459,18 @@ class PartitionReader:
     # Rows of one `FetchedRecords`, a part of them as Python objects; changed with `lock` held. An interrupt
     # comes at a call, never between plain assignments: no record is lost only because of that.
 
+    def _begin(self) -> None:
+        """A read of rows begins."""
+        with self.lock:
+            tp, fetched = self._half_read, self._fetched
+            self._begun = {}
+            if tp is not None and fetched is not None:
+                self._begun[tp] = self._where(fetched, _offset_before(fetched, self._row()))
+
+    def _where(self, fetched: FetchedRecords, offset: int) -> Begun:
+        epoch = self.buffer.partition(fetched.topic_partition).epoch_at(offset)
+        return Begun(offset, epoch, fetched.resets)
+
     def _unpack(self) -> bool:
         """Fill `rows` if it is empty; False if no records are waiting."""
         if operator.length_hint(self.rows):
@@ -470,7 +485,8 @@ class PartitionReader:
         columns = self._fetched.columns.slice(self._unpacked, end)
         rows = iter(list(columns.records(*self._fetched.topic_partition)))
         self._taken_at[self._fetched.topic_partition] = self.buffer.place(self._fetched.topic_partition)
-        self._resets_at[self._fetched.topic_partition] = self._fetched.resets
+        at = _offset_before(self._fetched, self._unpacked)
+        self._begun.setdefault(self._fetched.topic_partition, self._where(self._fetched, at))
         self.rows, self._unpacked_rows, self._unpacked = rows, rows, end
         return True
 

@@ -30,10 +30,7 @@ from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
 from .fetched_records import FetchedRecords, WorkStatus, WorkUnit
 
-_LOST = (OffsetOutOfRangeError, LogTruncatedError, TopicRecreatedError)
-"""Errors after which the log may have other records, or none, at the offsets that were read."""
-
-_NEED_SEEK = (*_LOST, CorruptRecordError)
+_NEED_SEEK = (OffsetOutOfRangeError, LogTruncatedError, TopicRecreatedError, CorruptRecordError)
 """Errors that no retry resolves: they are raised until the caller moves, pauses or removes the partition.
 After any other error fetching continues by itself once the error was raised.
 """
@@ -49,6 +46,16 @@ class AppliedReset(NamedTuple):
     """The end of the log then, of what can be read."""
     reached: bool
     """False if records that were fetched before wait to be handed out."""
+
+
+class Begun(NamedTuple):
+    """Where a read began in a partition."""
+
+    offset: int
+    epoch: int
+    """The leader epoch of the record before; -1 if it is not known."""
+    resets: int
+    """`FetchedRecords.resets` of its first records."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -350,25 +357,25 @@ class PrefetchBuffer:
         self._emit(rest, WorkStatus.GIVEN_BACK)
         self.wake_readers()
 
-    def fetch_again(self, topic_partition: TopicPartition, offset: int, resets: int) -> None:
-        """The records that were taken from ``offset`` on are not handed out after all; ``resets`` is theirs.
-        It is no seek of the caller: where the log has lost them meanwhile, the error stays, or reading goes
-        on where the reset policy does.
+    def fetch_again(self, topic_partition: TopicPartition, offset: int, begun: Begun) -> None:
+        """The records that were taken from ``offset`` on are not handed out after all. It is no seek of the
+        caller: where the log has lost them meanwhile, the error stays, or reading goes on where the reset
+        policy does.
         """
         with self.lock:
             wanted = self.partition(topic_partition)
-            if isinstance(wanted.error, _LOST):
+            epoch = max(wanted.epoch_at(offset), begun.epoch if offset == begun.offset else -1)
+            if wanted.reset is not None and begun.resets < wanted.resets:
+                former, to, _ = wanted.reset
+                # What the log still has of them comes again; not a second reset, which may skip records.
+                offset, epoch = to if to >= former else min(offset, to), -1
+            error = wanted.error
+            is_cut = isinstance(error, LogTruncatedError) and offset > error.end_offset
+            if is_cut or isinstance(error, (OffsetOutOfRangeError, TopicRecreatedError)):
                 self._drop_waiting(wanted)
+                self._change(topic_partition)
                 wanted.position = offset
-            elif resets < wanted.resets:
-                fresh = [one for one in wanted.waiting if one.resets == wanted.resets]
-                former = [one for one in wanted.waiting if one.resets < wanted.resets]
-                if former:
-                    wanted.position = former[-1].next_offset
-                    wanted.epochs = (wanted.position, wanted.position, -1, -1)
-                self._drop_waiting(wanted, fresh)
             else:
-                epoch = wanted.epoch_at(offset)
                 self._seek(wanted, offset)
                 wanted.start_epoch, wanted.epochs = epoch, (offset, offset, epoch, epoch)
             wanted.seeks += 1  # last: an interrupt before it lets them be given back again
@@ -530,7 +537,11 @@ class PrefetchBuffer:
             first = behind.popleft()
             end, epoch = first.next_offset, first.leader_epoch
         if fetched.next_offset != end:  # hidden offsets follow, or it was reset
-            fetched = replace(fetched, next_offset=end, leader_epoch=epoch)
+            columns = fetched.columns
+            if fetched.resets == wanted.resets and columns.offset is not None:
+                # A pause may have freed the last of them, and they are fetched again.
+                columns = columns.slice(0, int(columns.offset.searchsorted(end)))
+            fetched = replace(fetched, columns=columns, next_offset=end, leader_epoch=epoch)
         behind.appendleft(fetched)
         wanted.waiting, wanted.position, wanted.put_back = behind, position, fetched.columns
         wanted.nbytes = sum(one.nbytes for one in wanted.waiting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,8 +15,8 @@ Offsets = Mapping[TopicPartition, int]
 Places = Mapping[TopicPartition, object]
 """Those of `Progress.places`."""
 
-MAX_GIVEN = 10_000
-"""How many offsets of transactions are kept, after reading went back."""
+MAX_GIVEN = 1_000
+"""How many offsets of transactions are kept; the group has one of the last few."""
 
 
 @dataclass(slots=True)
@@ -26,15 +27,18 @@ class _Partition:
     """The offset after the last record that was handed out."""
     committed: int | None
     """The group's committed offset; None if there is none to compare with (nothing committed, or a seek)."""
-    in_transaction: int = 0
-    """The last offset that was given to a transaction; only the caller knows which transactions committed."""
+    given: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_GIVEN))
+    """Those that were given to transactions; only the caller knows which transactions committed."""
+    sought: bool = False
+    """True if the caller has chosen ``start``."""
     kept: int | None = None
     """An offset from before the last `seek` that may be committed, too."""
 
     @property
     def uncommitted(self) -> bool:
         """True if records were handed out that were neither committed nor given to a transaction."""
-        return self.handed_out > max(self.start, self.committed or 0, self.in_transaction)
+        last = self.given[-1] if self.given else 0
+        return self.handed_out > max(self.start, self.committed or 0, last)
 
 
 @dataclass(slots=True)
@@ -49,13 +53,14 @@ class _Reset:
     """After it went back, until a commit: where the log went on that had lost the position."""
     before: frozenset[int | None] = frozenset()
     """Offsets that the group may still have from before it went back."""
-    since: set[int] = field(default_factory=set)
+    since: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_GIVEN))
     """Those that were given to transactions since: if the group has one of them, it is of the new log."""
 
     def go_back(self, offset: int, had: Iterable[int | None]) -> None:
         """It went back to ``offset``; the group may have one of ``had``."""
         self.before |= {*had, *self.since}
-        self.floor, self.back, self.since = 0, offset, set()
+        self.floor, self.back = 0, offset
+        self.since.clear()
 
     def place(self, topic_partition: TopicPartition, offset: int, *, committed: bool) -> int:
         """As `Progress.place`."""
@@ -109,8 +114,10 @@ class Progress:
     def _go_back(
         self, topic_partition: TopicPartition, partition: _Partition, from_offset: int, next_offset: int
     ) -> None:
-        reset = self._resets.setdefault(topic_partition, _Reset())
-        reset.go_back(from_offset, (partition.committed, partition.in_transaction))
+        if not partition.sought or partition.handed_out > partition.start:
+            # Else nothing was lost: the caller had chosen an offset that the log does not have.
+            reset = self._resets.setdefault(topic_partition, _Reset())
+            reset.go_back(from_offset, (partition.committed, *partition.given))
         self._partitions[topic_partition] = _Partition(from_offset, next_offset, None)
 
     def was_reset(self, topic_partition: TopicPartition, reset: AppliedReset) -> bool:
@@ -170,7 +177,7 @@ class Progress:
         with self._lock:
             self._resets.pop(topic_partition, None)
             if topic_partition in self._partitions:
-                self._partitions[topic_partition] = _Partition(offset, offset, None, kept=kept)
+                self._partitions[topic_partition] = _Partition(offset, offset, None, sought=True, kept=kept)
 
     def to_keep(self, topic_partition: TopicPartition, offset: int, start: int | None) -> int | None:
         """The last offset up to ``offset`` that a commit may contain after a `seek` to there, if the group
@@ -220,11 +227,9 @@ class Progress:
         with self._lock:
             for topic_partition, offset in offsets.items():
                 if (partition := self._partitions.get(topic_partition)) is not None:
-                    partition.in_transaction = offset
+                    partition.given.append(offset)
                 if (reset := self._resets.get(topic_partition)) is not None and reset.back is not None:
-                    reset.since.add(offset)
-                    if len(reset.since) > MAX_GIVEN:  # one of those given long ago was replaced since
-                        reset.since.remove(min(reset.since))
+                    reset.since.append(offset)
 
     def check(self, offsets: Offsets) -> None:
         """Raises `CommitFailedError` for an offset outside the records that were handed out in the current

@@ -10,7 +10,12 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords, WorkStatus, WorkUnit
-from spark_kafka_native.kafka.consumer.prefetch_buffer import AppliedReset, BufferedPartition, PrefetchBuffer
+from spark_kafka_native.kafka.consumer.prefetch_buffer import (
+    AppliedReset,
+    Begun,
+    BufferedPartition,
+    PrefetchBuffer,
+)
 from spark_kafka_native.kafka.errors import (
     DeadlineExceededError,
     KafkaError,
@@ -465,15 +470,23 @@ def position_and_waiting(shared: PrefetchBuffer) -> tuple[int, list[tuple[int, i
     return shared.position(TP), waiting
 
 
-def test_what_is_fetched_again_keeps_the_epoch_of_the_record_before(shared: PrefetchBuffer) -> None:
-    for first, epoch in ((0, 4), (3, 4), (6, 5)):
-        shared.put(wanted(shared), 0, replace(records(first, first + 3), leader_epoch=epoch))
+def begun(offset: int, epoch: int = -1, resets: int = 0) -> Begun:
+    return Begun(offset, epoch, resets)
+
+
+@pytest.mark.parametrize(("at", "epoch"), [(3, 4), (2, -1), (0, 2)])
+def test_what_is_fetched_again_keeps_the_epoch_of_the_record_before(
+    shared: PrefetchBuffer, at: int, epoch: int
+) -> None:
+    """That of the begin of the read, or of the last records."""
+    for first, last_epoch in ((0, 3), (3, 4), (6, 5)):
+        shared.put(wanted(shared), 0, replace(records(first, first + 3), leader_epoch=last_epoch))
     for _ in range(2):
         assert shared.take() is not None
-    shared.fetch_again(TP, 3, 0)
-    assert position_and_waiting(shared) == (3, [])
-    assert shared.wish(wanted(shared)) == (3, 4, 1, 0, True)
-    assert shared.leader_epochs({TP: 3}) == {TP: 4}
+    shared.fetch_again(TP, at, begun(0, epoch=2) if at == 0 else begun(at, epoch=4 if at == 3 else -1))
+    assert position_and_waiting(shared) == (at, [])
+    assert shared.wish(wanted(shared)) == (at, epoch, 1, 0, True)
+    assert shared.leader_epochs({TP: at}) == ({} if epoch < 0 else {TP: epoch})
     shared.put(wanted(shared), 0, records(9, 12))  # fetched before
     assert shared.take() is None
 
@@ -495,7 +508,7 @@ def test_an_error_stays_when_records_that_the_log_has_lost_would_be_fetched_agai
     for _ in range(2):
         assert shared.take() is not None
     shared.broke(wanted(shared), 0, error)
-    shared.fetch_again(TP, 3, 0)
+    shared.fetch_again(TP, 3, begun(3))
     assert position_and_waiting(shared) == (3, [])
     assert (shared.topic_ids(), shared.nbytes) == ({TP: topic_id}, 0)
     assert not shared.wish(wanted(shared))[-1]
@@ -504,33 +517,63 @@ def test_an_error_stays_when_records_that_the_log_has_lost_would_be_fetched_agai
             shared.check(again=True)
 
 
-@pytest.mark.parametrize("fetched_since", [False, True])
+def test_what_a_log_still_has_that_was_cut_behind_it_is_fetched_again(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, records(0, 9))
+    assert shared.take() is not None
+    shared.broke(wanted(shared), 0, LogTruncatedError(TP, 9, 7))
+    shared.fetch_again(TP, 7, begun(0))
+    assert shared.wish(wanted(shared)) == (7, -1, 1, 0, True)
+    shared.check(again=True)
+
+
+@pytest.mark.parametrize(
+    ("former", "to", "at"),
+    [
+        pytest.param(9, 0, 0, id="the log was lost"),
+        pytest.param(9, 6, 5, id="it was cut"),
+        pytest.param(9, 40, 40, id="it begins later"),
+    ],
+)
+@pytest.mark.parametrize("is_read_on", [False, True])
 @pytest.mark.parametrize("waiting", [False, True])
-def test_after_a_reset_the_records_of_before_are_not_fetched_again(
-    shared: PrefetchBuffer, waiting: bool, fetched_since: bool
+def test_after_a_reset_what_the_log_has_is_fetched_again(
+    shared: PrefetchBuffer, waiting: bool, is_read_on: bool, former: int, to: int, at: int
 ) -> None:
-    units = shared.work_units.subscribe(20)
     shared.put(wanted(shared), 0, records(5, 7))
     if waiting:
         shared.put(wanted(shared), 0, records(7, 9))
     assert shared.take() is not None
-    shared.reset(wanted(shared), 0, 9, 0, 100)
-    if fetched_since:
-        shared.put(wanted(shared), 0, records(0, 3))
-    units.drain()
+    shared.reset(wanted(shared), 0, former, to, 100)
+    shared.put(wanted(shared), 0, records(to, to + 3))
+    if is_read_on:  # by the same call
+        assert shared.take() is not None
     place = shared.place(TP)
-    shared.fetch_again(TP, 5, 0)
-    assert position_and_waiting(shared) == (0, [(0, 3)] if fetched_since else [])
-    assert [(one.status.name, one.from_offset) for one in units.drain()] == [("DROPPED", 7)] * waiting
+    shared.fetch_again(TP, 5, begun(5, epoch=3))
+    assert position_and_waiting(shared) == (at, [])
+    assert shared.wish(wanted(shared)) == (at, -1, 1, 0, True)
     assert not shared.is_at(TP, place)
-    assert shared.wish(wanted(shared)) == (0, -1, 0, 0, True)  # the fetching thread goes on
-    if not fetched_since:
-        shared.put(wanted(shared), 0, records(0, 3))
+    shared.put(wanted(shared), 1, records(to, to + 3))
     taken = shared.take()
     assert taken is not None
-    assert (taken.from_offset, taken.resets, shared.nbytes) == (0, 1, 0)
-    shared.fetch_again(TP, 0, taken.resets)
-    assert shared.wish(wanted(shared)) == (0, -1, 1, 0, True)
+    shared.fetch_again(TP, to + 1, begun(to + 1, resets=taken.resets))  # read after it
+    assert shared.wish(wanted(shared)) == (to + 1, -1, 2, 0, True)
+
+
+def test_records_that_a_pause_has_freed_are_not_given_back_beside_those_fetched_again(
+    shared: PrefetchBuffer,
+) -> None:
+    """A thread pauses between two steps of a read that gives back all that it has taken."""
+    shared.put(wanted(shared), 0, records(0, 200))
+    taken = shared.take()
+    assert taken is not None
+    shared.give_back(replace(taken, columns=taken.columns.slice(4, 200), from_offset=4))
+    shared.pause(TP)
+    assert shared.wish(wanted(shared))[:3] == (4, -1, 1)
+    shared.give_back(taken)
+    shared.resume(TP)
+    shared.put(wanted(shared), 1, records(4, 200))
+    found = [one.columns.offset.tolist() for one in iter(shared.take, None) if one.columns.offset is not None]
+    assert found == [[0, 1, 2, 3], list(range(4, 200))]
 
 
 def test_a_reset_is_reached_once_no_records_of_before_wait(shared: PrefetchBuffer) -> None:

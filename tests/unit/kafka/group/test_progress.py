@@ -6,7 +6,7 @@ import pytest
 
 from spark_kafka_native.kafka.consumer.prefetch_buffer import AppliedReset
 from spark_kafka_native.kafka.errors import CommitFailedError, LogTruncatedError
-from spark_kafka_native.kafka.group.progress import Progress
+from spark_kafka_native.kafka.group.progress import MAX_GIVEN, Progress
 from spark_kafka_native.kafka.model import TopicPartition
 
 A0 = TopicPartition("a", 0)
@@ -101,7 +101,7 @@ def gone_back(committed: int = 8) -> Progress:
     """With this committed offset, reading went on to 9, and then back to 0."""
     progress = Progress()
     progress.begin(A0, committed, committed)
-    progress.handed_out(A0, committed, 9)
+    progress.handed_out(A0, committed, committed + 9)
     assert progress.handed_out(A0, 0, 6)
     return progress
 
@@ -132,14 +132,26 @@ def test_an_offset_that_the_group_has_of_before_is_in_doubt_once_it_is_given_aga
         progress.place(A0, 6, committed=True)
 
 
-def test_of_offsets_given_since_reading_went_back_the_last_ones_are_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("spark_kafka_native.kafka.group.progress.MAX_GIVEN", 3)
-    progress = gone_back()
-    for offset in range(1, 7):
+def test_of_offsets_given_since_reading_went_back_the_last_ones_are_kept() -> None:
+    progress = gone_back(2_000)
+    for offset in range(1, MAX_GIVEN + 3):
         progress.given_to_transaction({A0: offset})
-    assert [progress.place(A0, offset, committed=True) for offset in range(1, 7)] == [0, 0, 0, 4, 5, 6]
+    found = [progress.place(A0, offset, committed=True) for offset in (1, 2, 3, MAX_GIVEN + 2)]
+    assert found == [0, 0, 3, MAX_GIVEN + 2]
+
+
+def test_each_offset_that_was_given_before_reading_went_back_may_be_of_before() -> None:
+    """An earlier transaction may have committed it, and the last one is aborted."""
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 9)
+    for offset in (5, 8):
+        progress.given_to_transaction({A0: offset})
+    progress.handed_out(A0, 0, 9)
+    for offset in (5, 8):
+        progress.given_to_transaction({A0: offset})
+        with pytest.raises(LogTruncatedError):
+            progress.place(A0, offset, committed=True)
 
 
 @pytest.mark.parametrize("reached", [False, True])
@@ -169,3 +181,14 @@ def test_a_reset_back_that_was_not_reached_goes_back_at_once() -> None:
     assert progress.place(A0, 3, committed=True) == 2
     progress.drop([A0])
     assert progress.place(A0, 3, committed=True) == 3
+
+
+def test_a_seek_to_an_offset_that_the_log_lacks_says_nothing_about_the_committed_one() -> None:
+    progress = Progress()
+    progress.begin(A0, 5, 5)
+    progress.sought(A0, 100)
+    assert progress.handed_out(A0, 0, 3)
+    assert progress.place(A0, 5, committed=True) == 5
+    progress.handed_out(A0, 3, 8)
+    assert progress.handed_out(A0, 0, 3)
+    assert progress.place(A0, 5, committed=True) == 0
