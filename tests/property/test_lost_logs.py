@@ -15,6 +15,7 @@ from typing import Any
 
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
+from support.group.parts import parts_of
 from support.hooks.fresh_seeds import try_seeds
 
 from spark_kafka_native.kafka.errors import LogTruncatedError
@@ -91,11 +92,13 @@ class Story:
         self.open.clear()
 
     def lose(self) -> None:
-        """A broker comes back without its log. The member notices it, before there are as many records."""
+        """A broker comes back without its log. The member notices it, before there are as many records: its
+        broker says nothing of leader epochs, by which it would notice that later."""
+        self._await_fetched()
         self.log.batches.clear()
         self.log.end_offset = self.log.log_start_offset = 0
         self.there.clear()
-        self._await_place()
+        self._await_fetched()
         if self.random.random() < 0.7:
             self.append()
 
@@ -106,18 +109,23 @@ class Story:
             self.log.log_start_offset = start = BatchHeader.read(self.log.batches[0]).base_offset
             self.there = {offset: value for offset, value in self.there.items() if offset >= start}
         if self.random.random() < 0.5:
-            self._await_place()
+            self._await_fetched()
 
-    def _await_place(self) -> None:
-        until = time.monotonic() + WITHIN_S
-        while (at := self.consumer.position(A0)) is None or not self._has(at):
-            assert time.monotonic() < until, at
-            record = self.consumer.fetch_record(0.01)
-            if record is not None:
-                self.open.append(record.value)
-
-    def _has(self, offset: int) -> bool:
-        return bool(self.log.log_start_offset <= offset <= self.log.end_offset)
+    def _await_fetched(self) -> None:
+        """The reader is at the end of the log, and records that it has fetched wait for the caller."""
+        reader, until = parts_of(self.consumer).reader, time.monotonic() + WITHIN_S
+        while True:
+            if self.consumer.position(A0) is None:
+                record = self.consumer.fetch_record(0.01)
+                if record is not None:
+                    self.open.append(record.value)
+            if A0 in reader.partitions:
+                read = reader.buffer.partition(A0)
+                fetched_until = read.waiting[-1].next_offset if read.waiting else read.position
+                if fetched_until == self.log.end_offset:
+                    return
+            assert time.monotonic() < until
+            time.sleep(0.002)
 
     def end(self) -> None:
         self.abort_transaction()
