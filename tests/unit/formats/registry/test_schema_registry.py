@@ -379,6 +379,7 @@ def test_credentials_are_sent_and_never_shown() -> None:
         ({"url": "https://h", "user": "a:s3cr3t", "password": "s3cr3t"}, "no colon"),
         ({"url": "https://h", "user": "me", "password": "s3cr3t", "token": "s3cr3t"}, "exclude each other"),
         ({"url": "https://h", "token": "s3cr3t\r\nX: y"}, "characters"),
+        ({"url": "https://h,http://other", "token": "s3cr3t"}, "in clear to other"),
         ({"url": "https://h", "ssl.ca": "s3cr3t"}, "no PEM certificate"),
         ({"url": "https://h", "ssl.key": "s3cr3t"}, "must be PEM"),
     ],

@@ -388,6 +388,8 @@ def test_a_kdc_that_does_not_answer_is_waited_for_until_the_deadline(
     library.blocked.clear()
     with pytest.raises(NetworkError, match=r"a ticket for kafka/b: no answer in \d+ ms; are the KDC and"):
         gssapi_mechanism(security, "b", Deadline.after_ms(50))
+    with pytest.raises(NetworkError, match=r"the login: no answer in \d+ ms; are the KDC and"):
+        kerberos.log_in(KerberosLogin(), Deadline.after_ms(50))
     library.blocked.set()
     assert begin(security).start() == b"first"
 

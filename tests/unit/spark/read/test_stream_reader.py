@@ -210,6 +210,25 @@ def test_a_topic_for_dead_letters_has_to_exist(letters):
         check_letter_topic(router, "other")
 
 
+def test_a_stream_begins_only_with_a_topic_for_dead_letters(letters):
+    """Else it would fail at the first bad record, perhaps days later."""
+    cluster, _ = letters
+    cluster.create("t")
+    given = {
+        "kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.default.api.timeout.ms": "500",
+        "subscribe": "t", "value.format": "string", "mode": "dlq",
+    }  # fmt: skip
+    columns = StructType().add("value", "string")
+    for topic in ("other", "letters"):
+        options = StreamOptions.parse(OptionValues.parse(given | {"dlq.topic": topic}, Scope.STREAM))
+        reader = KafkaStreamReader(options, columns)
+        if topic == "other":
+            with pytest.raises(ConfigError, match=r"dlq\.topic: topic other does not exist"):
+                reader.initialOffset()
+        else:
+            assert reader.initialOffset()["t"] == {"0": 0}
+
+
 def test_a_topic_for_dead_letters_that_may_not_be_described_is_not_called_missing(letters):
     cluster, router = letters
 
