@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from uuid import UUID
 
+LAG_S = 5.0
+"""A broker does not lag behind for longer: an id that is given for this time is that of now."""
+
 
 class KnownTopicId:
-    """The id of the topic that has a name now. It never goes back: a broker that lags behind may give a
-    former one, and one of an old version none."""
+    """The id of the topic that has a name now. A new id counts at once. A former one does not, as a broker
+    that lags behind may give it, until it alone was given for `LAG_S`: then the id that replaced it was that
+    of such a broker. Brokers of old versions give none, which says nothing.
+    """
 
     def __init__(self) -> None:
         self.current: UUID | None = None
         """None until a broker gives one."""
         self._former: set[UUID] = set()
+        self._contradicted_since: float | None = None
 
-    def is_replaced_by(self, topic_id: UUID | None) -> bool:
-        """True if ``topic_id`` is that of another topic, created under the name since."""
-        return self.current is not None and topic_id not in (None, self.current, *self._former)
-
-    def is_former(self, topic_id: UUID | None) -> bool:
-        """True if ``topic_id`` is that of a topic that another one has replaced."""
-        return topic_id in self._former
-
-    def learn(self, topic_id: UUID | None) -> None:
-        """A broker gives ``topic_id``."""
-        if self.current is None:
-            self.current = topic_id
-        elif self.is_replaced_by(topic_id):
+    def learn(self, topic_id: UUID | None, now: float) -> bool:
+        """A broker gives ``topic_id``, at ``now`` (seconds of a steady clock). False if it is that of another
+        topic: what the broker says is not about the one that has the name now.
+        """
+        if topic_id is None:
+            return True
+        if topic_id in self._former:
+            if self._contradicted_since is None:
+                self._contradicted_since = now
+            if now - self._contradicted_since < LAG_S:
+                return False
+        if self.current not in (None, topic_id):
             self._former.add(self.current)
-            self.current = topic_id
+        self._former.discard(topic_id)
+        self.current, self._contradicted_since = topic_id, None
+        return True

@@ -146,14 +146,14 @@ class TopicBuffer:
     def describe(self, topic_id: UUID | None, targets: Targets, max_message_bytes: int) -> None:
         """What the cluster says about the topic; the lock is held. Partitions are only ever added: the open
         batch of a partition outlives it."""
-        if self._id.is_former(topic_id):
+        before, now = self._id.current, self._parts.clock()
+        if not self._id.learn(topic_id, now):
             return  # a broker that lags behind: its answer is about another topic
-        is_same = self._id.current is not None and not self._id.is_replaced_by(topic_id)
-        self._id.learn(topic_id)
+        is_same = before is not None and self._id.current == before
         if is_same and targets.count < self.targets.count:
             # A broker that lags behind. With fewer partitions, records would leave that of their key.
             targets = replace(targets, count=self.targets.count)
-        self.described_at = self._parts.clock()
+        self.described_at = now
         self._open.grow(targets.count)
         self.targets = targets
         if max_message_bytes != self.limits.max_bytes:

@@ -26,7 +26,6 @@ from ...errors import BrokerError, KafkaError
 from ...model import Acks, TopicPartition
 from ...runtime.retry import Backoff
 from ..accumulating.batch import Batch
-from ..accumulating.known_topic_id import KnownTopicId
 from .idempotence import (
     PartitionSequence,
     ProducerId,
@@ -175,7 +174,7 @@ class PartitionQueue:
         self._failures = 0
         self._unknown_since: float | None = None
         self._sequence: PartitionSequence | None = None
-        self._id = KnownTopicId()
+        self._topic_id: UUID | None = None
         """Of the topic that `_sequence` is about."""
 
     # What it looks like.
@@ -413,12 +412,12 @@ class PartitionQueue:
                 if self._in_flight:
                     return None
                 sequence.restart(identity)
-        elif self._id.is_replaced_by(topic_id):
+        elif None not in (topic_id, self._topic_id) and topic_id != self._topic_id:
             if (raised := producer_id.bump_epoch()) is None:
                 return NeedProducerId()
             sequence = PartitionSequence(raised)
         self._sequence = sequence
-        self._id.learn(topic_id)
+        self._topic_id = topic_id or self._topic_id
         return sequence
 
     def _may_follow_unnumbered(self, batch: Batch) -> bool:

@@ -449,17 +449,27 @@ class TestProducerId:
         assert partition.ask(topic_id=UUID(int=2)) is recreated
         assert numbers(recreated) == (7, 1, 0)
 
-    @pytest.mark.parametrize("other", [ID, None])
-    def test_a_broker_that_knows_only_the_former_id_or_none_changes_no_numbers(
-        self, partition: Partition, producer_id: ProducerId, other: UUID | None
+    def test_a_broker_that_knows_no_id_changes_no_numbers(
+        self, partition: Partition, producer_id: ProducerId
     ) -> None:
         confirmed(partition)
-        for order, topic_id, wanted in [(1, UUID(int=2), 0), (2, other, 1), (3, UUID(int=2), 2)]:
+        for order, topic_id, wanted in [(1, UUID(int=2), 0), (2, None, 1), (3, UUID(int=2), 2)]:
             (batch,) = fill(partition, order)
             assert partition.ask(topic_id=topic_id) is batch
             assert numbers(batch) == (7, 1, wanted)
             partition.answer(batch)
         assert producer_id.current == (7, 1)
+
+    def test_no_number_comes_twice_where_the_former_topic_is_that_of_now_after_all(
+        self, partition: Partition
+    ) -> None:
+        """The broker that gave the other id was the one that lagged behind."""
+        confirmed(partition)
+        for order, (topic_id, epoch) in enumerate([(UUID(int=2), 1), (ID, 2), (ID, 2)]):
+            (batch,) = fill(partition, order + 1)
+            assert partition.ask(topic_id=topic_id) is batch
+            assert numbers(batch) == (7, epoch, 1 if order == 2 else 0)
+            partition.answer(batch)
 
     def test_an_id_that_is_learnt_late_changes_no_numbers(self, partition: Partition) -> None:
         """Brokers of the same cluster before and after Kafka 2.8."""
