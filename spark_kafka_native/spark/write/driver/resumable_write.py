@@ -21,7 +21,7 @@ from typing import Final
 from ....kafka.admin import Admin
 from ....kafka.cluster.router import Router, router_for
 from ....kafka.config.client_config import TransactionConfig
-from ....kafka.errors import ConfigError, KafkaError
+from ....kafka.errors import KafkaError
 from ....kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ....kafka.producer.sending.transaction_requests import (
     OpenTransaction,
@@ -132,7 +132,7 @@ def _check_topics(
 ) -> None:
     try:
         check_written_topics(router, written, deadline)
-    except ConfigError as error:
+    except KafkaError as error:  # no commit was asked for
         raise WriteCommitFailedError(
             f"write {run.write_id}: {error}; this run has committed nothing: run it again"
         ) from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ....kafka.cluster.router import Router, router_for
-from ....kafka.errors import ConfigError, KafkaError, UnsupportedVersionError
+from ....kafka.errors import KafkaError, UnsupportedVersionError
 from ....kafka.model import TopicPartition
 from ....kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from ....kafka.producer.sending.transaction_requests import (
@@ -81,7 +81,7 @@ def commit_transactions(
     )
     try:
         check_written_topics(router, written_topics(reports, once.marker_topic), deadline)
-    except ConfigError as error:
+    except KafkaError as error:  # no commit was asked for
         raise WriteCommitFailedError(
             f"micro-batch {batch_id}: {error}; this run has committed nothing of it, and a restart writes it "
             "again"

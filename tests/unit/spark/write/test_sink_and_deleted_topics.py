@@ -487,6 +487,21 @@ def test_a_topic_of_the_option_that_is_made_anew_fails_the_commit(
         job.commit(messages)
 
 
+def test_a_commit_with_topics_that_no_leader_confirms_says_that_nothing_is_committed(
+    job: Job, broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*_: object, **__: object) -> None:
+        raise DeadlineExceededError("asking for the ids of a took too long")
+
+    messages = job.write([(b"x", "a")])
+    monkeypatch.setattr(topics, "find_recreated", late)
+    with pytest.raises(
+        WriteCommitFailedError, match=r"the ids of a took too long; this run has committed noth"
+    ):
+        job.commit(messages)
+    assert not [one for one in broker.asked("EndTxn") if one.fields["committed"]]
+
+
 def test_a_marker_that_is_found_again_is_committed_again(job: Job, broker: MockBroker) -> None:
     """Each run writes the intent: a marker that expires before it would have its rows written twice."""
     parts: list[Rows] = [[(b"y", "b"), (b"z", "c")], [(b"x", "a")]]
