@@ -46,6 +46,7 @@ from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.driver import atomic_write, resumable_write, stream_commit
 from spark_kafka_native.spark.write.driver_credentials import LentToken
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
+from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import AtomicWrite, ResumableWrite
 
 TLS = {
@@ -107,6 +108,15 @@ def test_tasks_trust_as_the_driver_does_and_have_none_of_its_credentials(given: 
     assert (login.mechanism, login.username, login.password, login.token_auth) == (
         "SCRAM-SHA-512", "t1", Secret(HMAC), True,
     )  # fmt: skip
+
+
+def test_a_write_hands_its_tasks_the_login_and_the_brokers_that_are_for_them() -> None:
+    """Another listener, perhaps: that of the driver may ask for a certificate."""
+    given = TLS | {"delegationTokens.bootstrapServers": "tasks:9094"}
+    driver = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+    tasks = driver.with_login(TokenLogin(token_id="t1", hmac=Secret(HMAC))).client
+    assert (driver.client.bootstrap_servers, tasks.bootstrap_servers) == (("driver:9093",), ("tasks:9094",))
+    assert (tasks.security.protocol.name, tasks.security.username) == ("SASL_SSL", "t1")
 
 
 @pytest.mark.parametrize(
