@@ -30,9 +30,10 @@ from .typed_records import FormatLike, RecordTyping, TypedRecords
 
 ROWS = 1_024
 """How many records become Python objects at a time: few enough to stay in the CPU's cache until used."""
-_NOWHERE = Begun(-1, -1, 0)
 CLOSE_MS = 1_000
 """How long `close` waits for the fetching thread: if it is waiting for a broker, it ends by itself later."""
+_NOWHERE = Begun(-1, -1, 0)
+"""Where no read has begun."""
 
 
 class SingleReader(Protocol):

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 from uuid import UUID
 
@@ -227,7 +228,7 @@ class PrefetchBuffer:
                 wanted.paused = True
                 kept = sum(one.nbytes for one in self._wanted.values() if one.paused)
                 if kept > self._max_bytes and wanted.error is None:
-                    self._fetch_again(wanted)
+                    self._free(wanted)
 
     def resume(self, topic_partition: TopicPartition) -> None:
         """Continue with a partition that was paused, at its position."""
@@ -533,7 +534,7 @@ class PrefetchBuffer:
         behind, end, epoch = deque(wanted.waiting), wanted.position, wanted.epoch_at(wanted.position)
         # These, or the last of them, may be there already. Not by offsets: those behind them may have lower
         # ones, after an automatic reset.
-        while behind and (behind[0].columns is fetched.columns or behind[0].columns is wanted.put_back):
+        if behind and (behind[0].columns is fetched.columns or behind[0].columns is wanted.put_back):
             first = behind.popleft()
             end, epoch = first.next_offset, first.leader_epoch
         if fetched.next_offset != end:  # hidden offsets follow, or it was reset
@@ -566,7 +567,7 @@ class PrefetchBuffer:
         wanted.moves += 1
         self._clear_error(wanted)
 
-    def _fetch_again(self, wanted: BufferedPartition) -> None:
+    def _free(self, wanted: BufferedPartition) -> None:
         """Free the memory of the records that wait. It is no move of the caller: the topic id and the epoch
         stay known, so that a log that was cut back meanwhile is noticed."""
         # Those of before a reset stay: the log has others at their offsets now.
@@ -586,18 +587,14 @@ class PrefetchBuffer:
         self._broken = [one for one in self._broken if one is not wanted]
 
     def _drop_waiting(self, wanted: BufferedPartition, kept: Sequence[FetchedRecords] = ()) -> None:
-        """Drop the records that wait, but for those that are ``kept``."""
+        """Drop the records that wait; of a paused partition, the first ones may be ``kept``."""
+        for fetched in islice(wanted.waiting, len(kept), None):
+            self._emit(fetched, WorkStatus.DROPPED)
         left, nbytes = deque(kept), sum(one.nbytes for one in kept)
-        for fetched in wanted.waiting:
-            if not any(fetched is one for one in left):
-                self._emit(fetched, WorkStatus.DROPPED)
-        order, total = self._order, self.nbytes
         if not wanted.paused:
-            others = [one for one in order if one is not wanted]
-            order, total = deque([*others, *[wanted] * len(left)]), total + nbytes - wanted.nbytes
-        put_back = wanted.put_back if left else None
+            self._leave_order(wanted)
         # No call from here on: an interrupt leaves no records out of the order.
-        self._order, self.nbytes = order, total
+        put_back = wanted.put_back if kept else None
         wanted.waiting, wanted.nbytes, wanted.put_back = left, nbytes, put_back
 
     def _leave_order(self, wanted: BufferedPartition) -> None:
