@@ -262,7 +262,8 @@ class Transaction:
     def may_write(self, topic: str, topic_id: UUID | None) -> bool:
         """False if the topic that has the name now is not the one that it has written to: then it fails.
 
-        Those records are gone, and a commit would be half of it. ``topic_id`` never goes back to an old one.
+        Those records are gone, and a commit would be half of it. ``topic_id`` is no id that one broker has
+        given once, while it lagged behind (`KnownTopicId`).
         """
         if self._written.get(topic, topic_id) == topic_id or topic_id is None:
             return True
