@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,3 +161,20 @@ def test_the_topic_of_a_test_write_is_deleted(broker: MockBroker, code: int, che
     assert [one.check for one in found] == checks
     assert (found[0].status == "error") == (code != 0)
     assert len(broker.asked("CreateTopics")) == len(broker.asked("DeleteTopics")) == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "finding"), [("21.0.4", "ok: 21 at "), ("11.0.2", "warning: "), ("1.8.0_392", "warning: ")]
+)
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+def test_javas_version_is_found_on_both_of_its_streams(
+    tmp_path: Path, version: str, stream: str, finding: str
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    to = ">&2" if stream == "stderr" else ""
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-07-16' {to}\n")
+    java.chmod(0o755)
+    found = doctor._java({"JAVA_HOME": str(tmp_path)})
+    assert f"{found.status}: {found.detail}".startswith(finding)
+    assert str(java) in found.detail

@@ -1,16 +1,18 @@
+import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
-from spark_kafka_native.cli import demo
+from spark_kafka_native.cli import broker, demo
 from spark_kafka_native.cli.demo import step
 from spark_kafka_native.cli.main import Stopped, main, stopping_on_signals
-from spark_kafka_native.testing import BrokerStartError
+from spark_kafka_native.testing import BrokerStartError, MockBroker, embedded_kafka
 
 
 def test_commands_are_listed(capsys):
@@ -134,6 +136,66 @@ def test_a_failure_of_the_demo_ends_it_and_spark(monkeypatch, tmp_path, capsys):
         raise ValueError("lost")
     assert ended == ["session", "java"]
     assert capsys.readouterr().err == "of a worker\nlost\n"
+
+
+@pytest.mark.parametrize(
+    ("hashes", "last_offset", "same"),
+    [(4, 0, True), (5, 0, False), (4, 1, False)],
+    ids=["same", "changed", "gap"],
+)
+def test_the_demo_fails_if_what_came_back_is_not_what_was_written(
+    monkeypatch, capsys, hashes, last_offset, same
+):
+    read = [
+        SimpleNamespace(records=1, hashes=3, first_offset=0, last_offset=0),
+        SimpleNamespace(records=1, hashes=hashes, first_offset=0, last_offset=last_offset),
+    ]
+    trip = SimpleNamespace(
+        share_done=None,
+        write=lambda *_: None,
+        read_all=lambda *_: None,
+        sums_written=lambda _: demo.Sums(records=2, hashes=7),
+        sums_read=lambda _: read,
+    )
+    kafka = SimpleNamespace(bootstrap_servers="", create_topic=lambda *_: None)
+    monkeypatch.setattr(embedded_kafka, "EmbeddedKafka", lambda: nullcontext(kafka))
+    monkeypatch.setattr(demo, "local_spark", lambda _: nullcontext(SimpleNamespace(version="4")))
+    monkeypatch.setattr(demo, "_RoundTrip", lambda **_: trip)
+    monkeypatch.setattr(demo, "_show", lambda *_: None)
+    assert main(["demo", "--records", "2"]) == (0 if same else 1)
+    assert ("all there, once, unchanged" in capsys.readouterr().out) is same
+
+
+@pytest.mark.parametrize(
+    ("given", "properties"),
+    [
+        (["a=1", " b = 2 "], {"a": "1", "b": "2"}),
+        (["listener=x=1,y=2"], {"listener": "x=1,y=2"}),
+        (["empty="], {"empty": ""}),
+    ],
+)
+def test_properties_of_a_broker(given, properties):
+    assert broker._properties(None, given) == properties
+
+
+@pytest.mark.parametrize("given", ["a", "=1"])
+def test_what_is_no_property_of_a_broker(given):
+    with pytest.raises(ValueError, match=f"'{given}' is not of the form NAME=VALUE"):
+        broker._properties(None, [given])
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_topic_of_a_benchmark_is_deleted_unless_it_is_to_be_kept(capsys, keep):
+    options = ["--keep"] if keep else []
+    with MockBroker() as running:
+        command = ["bench", "--records", "10", "--partitions", "1", "--json", *options]
+        assert main([*command, "-b", running.bootstrap_servers]) == 0
+        found = [name for name in running.cluster.topics if name.startswith("pykafka-bench-")]
+        records = sum(len(running.records(name)) for name in found)
+    out, err = capsys.readouterr()
+    assert [row["records"] for row in json.loads(out)] == [10, 10]
+    assert records == (10 if keep else 0)
+    assert [f"The records are in {name}." in err for name in found] == ([True] if keep else [])
 
 
 def run_without(modules: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -483,3 +483,9 @@ def test_json_is_json_in_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding:
     stream.flush()
     monkeypatch.undo()
     assert json.loads(raw.getvalue().decode(encoding)) == {"name": "ü\U0001f600"}
+
+
+def test_rows_in_a_pipe_are_tabs_and_lines_without_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"name": "a", "more": "not shown", "size": 1}, {"name": "b\n"}]
+    output.print_rows(("name", "size"), rows, as_json=False)
+    assert capsys.readouterr().out == "a\t1\nb\\n\t-\n"

@@ -18,7 +18,7 @@ from spark_kafka_native.kafka.cluster.offsets import list_bounds, offset_or_at, 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.reader_config import ReaderConfig
-from spark_kafka_native.kafka.consumer import prefetch_thread
+from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -447,3 +447,12 @@ def test_partitions_that_a_start_does_not_name_are_read_from_their_beginning(
     start: Any = {1: 7} if named == "index" else {two: 7}
     with Consumer(cluster.bootstrap_servers, "orders", start=start) as consumer:
         assert {tp: consumer.position(tp) for tp in consumer.partitions} == {one: 0, two: 7}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+def test_records_are_unpacked_some_at_a_time_up_to_the_last(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    [tp] = fill(cluster)
+    monkeypatch.setattr(partition_reader, "ROWS", rows)
+    assert take(start((tp, 0)), 20) == list(range(20))

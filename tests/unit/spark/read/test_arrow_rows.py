@@ -306,3 +306,11 @@ def test_topics_and_partitions_are_those_of_the_rows_in_any_order() -> None:
     assert runs.topics().to_pylist() == ["b", "b", "a", "a", "b"]
     assert runs.partitions().to_pylist() == [0, 0, 1, 0, 1]
     assert [runs.at(row).topic for row in range(5)] == ["b", "b", "a", "a", "b"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3])
+def test_batches_of_at_most_a_number_of_rows_have_all_records(monkeypatch, length):
+    monkeypatch.setattr(arrow_rows, "MAX_ROWS", 2)
+    columns = RecordColumns(length=length, offset=np.arange(length))
+    batches = layout_of(struct(offset="long")).to_record_batches(columns, TP)
+    assert [row["offset"] for batch in batches for row in batch.to_pylist()] == list(range(length))

@@ -587,6 +587,32 @@ def test_a_task_writes_as_its_job_says(
     assert [one.value for one in broker.records("t", committed=True)] == [b"1"]
 
 
+@pytest.mark.parametrize("kind", ["atomic", "named"])
+def test_a_job_whose_rows_name_their_topics_writes_as_it_says(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers}
+    given |= {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "jobs"}
+    if kind == "named":
+        given |= {"writeId": "nightly"}
+    values = OptionValues.parse(given, Scope.WRITE)
+    schema = StructType().add("topic", "string").add("value", "binary")
+    writer = KafkaBatchWriter(values, schema, overwrite=False)
+    monkeypatch.setattr(transactional_task, "current_partition", lambda: 0)
+    message = writer.write(iter([pa.record_batch({"topic": ["t"], "value": pa.array([b"1"], pa.binary())})]))
+    assert broker.records("t", committed=True) == []
+    writer.commit([message])
+    assert [one.value for one in broker.records("t", committed=True)] == [b"1"]
+
+
+def test_the_topic_of_a_plain_write_is_created_before_its_tasks_run(broker: MockBroker) -> None:
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new"}
+    given |= {"createTopics": "true", "createTopics.partitions": "3"}
+    values = OptionValues.parse(given, Scope.WRITE)
+    KafkaBatchWriter(values, StructType().add("value", "binary"), overwrite=False)
+    assert len(broker.cluster.topics["new"].partitions) == 3
+
+
 # A write with a name.
 
 

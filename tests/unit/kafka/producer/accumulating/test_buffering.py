@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -233,3 +234,34 @@ def test_a_forked_child_is_told_to_make_its_own(cluster, use):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
         send(producer, 1, start=1)
     assert cluster.values(TP) == numbers(2)
+
+
+def test_the_sender_wakes_for_a_batch_that_single_records_have_filled(cluster):
+    """Asleep until the batch has lingered, it would send it only then."""
+    with producing(cluster, linger_ms=60_000, batch_records=100, batch_size=1_000) as producer:
+        producer.send("t", value=b"1", partition=0)
+        buffer, woken = producer._topics.buffers["t"], []
+        buffer._parts = replace(buffer._parts, wake=lambda: woken.append(True))
+        producer.send("t", value=b"2", partition=0)
+        assert woken == []
+        producer.send("t", value=bytes(2_000), partition=0)
+        assert len(woken) == 1
+        producer._sender.wake()
+
+
+def test_a_topic_may_be_described_and_the_rest_closed_while_their_lock_is_held(cluster):
+    """As by a signal's handler that comes while its thread looks the topics over."""
+    with producing(cluster) as producer:
+
+        def handle():
+            with producer._topics.lock:
+                send(producer, 1)
+                producer._topics.close(ProducerClosedError("in a handler"))
+
+        handler = threading.Thread(target=handle, daemon=True)
+        handler.start()
+        handler.join(60)
+        assert not handler.is_alive()
+        with pytest.raises(ProducerClosedError, match="in a handler"):
+            send(producer, 1, start=1)
+    assert cluster.values(TP) == numbers(1)
