@@ -243,6 +243,10 @@ class PartitionReader:
             found[tp] = found[tp]._replace(reached=False)
         return found
 
+    def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
+        """The last reset of a partition since the caller has moved it, wherever the caller is."""
+        return self.buffer.reset_of(topic_partition)
+
     def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The leader epochs of the records before ``offsets``, as far as they are known."""
         return self.buffer.leader_epochs(offsets)
@@ -253,6 +257,13 @@ class PartitionReader:
         with self.lock:
             self._give_back_rows(topic_partition)
             self.buffer.drop(topic_partition)
+
+    def drop_lost(self, topic_partition: TopicPartition) -> None:
+        """If the reset policy has gone back, drop the fetched records of before."""
+        self.check_process()
+        with self.lock:
+            self._give_back_rows(topic_partition)
+            self.buffer.drop_lost(topic_partition)
 
     def give_back(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Hand out again what the last read returned of a partition, from ``offset`` on; False if the
@@ -294,10 +305,11 @@ class PartitionReader:
         that shows when it is fetched from.
         """
         reset = self.resets.get(topic_partition)
-        if reset is not None and reset.end < end:
-            if not reset.reached:
+        shortened_to = self.buffer.partition(topic_partition).shortened_to
+        if shortened_to is not None and shortened_to < end:
+            if reset is not None and not reset.reached:
                 return False
-            end = reset.end
+            end = shortened_to
         position = self.position(topic_partition)
         return position == end or (position > end and self.buffer.partition(topic_partition).confirmed)
 

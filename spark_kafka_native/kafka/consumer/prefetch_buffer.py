@@ -43,10 +43,21 @@ class AppliedReset(NamedTuple):
     former: int
     offset: int
     """Where reading goes on."""
+    start: int
+    """The first offset of the log then."""
     end: int
     """The end of the log then, of what can be read."""
-    reached: bool
+    lacked: bool = False
+    """True if the caller has asked for ``former``, and no broker had confirmed that the log reaches to it."""
+    reached: bool = True
     """False if records that were fetched before wait to be handed out."""
+
+    @property
+    def forward(self) -> bool:
+        """True if the log has lost all the records that were read. Where reading goes on says little: a log
+        that was cut back may have grown past the position meanwhile.
+        """
+        return self.start > self.former
 
 
 class Begun(NamedTuple):
@@ -77,9 +88,10 @@ class BufferedPartition:
     epochs: tuple[int, int, int, int] = (-1, -1, -1, -1)
     """Of the records that were taken last: the first offset and the one after them, and the leader epochs
     before these two."""
-    reset: tuple[int, int, int] | None = None
-    """The last position that the reset policy has moved since the caller did, where it went on, and the end
-    of the log then."""
+    reset: AppliedReset | None = None
+    """The last one since the caller has moved the partition."""
+    shortened_to: int | None = None
+    """The end of the log at the last reset, also if the caller has moved the partition since."""
     resets: int = 0
     """Counts resets."""
     moves: int = 0
@@ -367,9 +379,11 @@ class PrefetchBuffer:
             wanted = self.partition(topic_partition)
             epoch = max(wanted.epoch_at(offset), begun.epoch if offset == begun.offset else -1)
             if wanted.reset is not None and begun.resets < wanted.resets:
-                former, to, _ = wanted.reset
-                # What the log still has of them comes again; not a second reset, which may skip records.
-                offset, epoch = to if to >= former else min(offset, to), -1
+                # What the log still has of them comes again, and what waits since an earlier reset; not a
+                # second reset, which may skip records.
+                since = [one.from_offset for one in wanted.waiting if one.resets > begun.resets]
+                reset, epoch = wanted.reset, -1
+                offset = reset.offset if reset.forward else min(offset, reset.offset, *since)
             error = wanted.error
             is_cut = isinstance(error, LogTruncatedError) and offset > error.end_offset
             if is_cut or isinstance(error, (OffsetOutOfRangeError, TopicRecreatedError)):
@@ -381,6 +395,16 @@ class PrefetchBuffer:
                 wanted.start_epoch, wanted.epochs = epoch, (offset, offset, epoch, epoch)
             wanted.seeks += 1  # last: an interrupt before it lets them be given back again
         self.wake_readers()
+
+    def drop_lost(self, topic_partition: TopicPartition) -> None:
+        """If the reset policy has gone back, drop the records of before that wait: no caller will get them,
+        and a commit is to contain where the log goes on.
+        """
+        with self.lock:
+            wanted = self.partition(topic_partition)
+            reset, lost = wanted.reset, any(one.resets < wanted.resets for one in wanted.waiting)
+            if reset is not None and lost and reset.offset < wanted.position and wanted.error is None:
+                self._seek(wanted, reset.offset)
 
     def check(self, *, again: bool, but: TopicPartition | None = None) -> None:
         """Raise the error of a partition that has no records left to hand out, unless it was raised already
@@ -481,22 +505,27 @@ class PrefetchBuffer:
             if self._is_current(wanted, moves):
                 wanted.confirmed = True
 
-    def reset(self, wanted: BufferedPartition, moves: int, former: int, offset: int, end: int) -> None:
-        """The log lacks the offset ``former``, and the reset policy goes on at ``offset``; it ends at
-        ``end``."""
+    def reset(self, wanted: BufferedPartition, moves: int, reset: AppliedReset) -> None:
+        """The log lacks the position, and the reset policy goes on elsewhere."""
         with self.lock:
             if self._is_current(wanted, moves):
-                wanted.reset, wanted.resets = (former, offset, end), wanted.resets + 1
-                self.skip(wanted, moves, offset)
+                wanted.reset = reset._replace(lacked=not wanted.confirmed)
+                wanted.resets, wanted.shortened_to = wanted.resets + 1, reset.end
+                self.skip(wanted, moves, reset.offset)
 
     def resets(self) -> dict[TopicPartition, AppliedReset]:
         """The last reset of each partition since the caller has moved it."""
         read = list(self._wanted.items())
         return {
-            tp: AppliedReset(*reset, reached=all(one.resets == wanted.resets for one in list(wanted.waiting)))
+            tp: reset._replace(reached=all(one.resets == wanted.resets for one in list(wanted.waiting)))
             for tp, wanted in read
             if (reset := wanted.reset) is not None
         }
+
+    def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
+        """The last reset of a partition since the caller has moved it, wherever the caller is."""
+        wanted = self._wanted.get(topic_partition)
+        return None if wanted is None else wanted.reset
 
     def broke(self, wanted: BufferedPartition, moves: int, error: KafkaError) -> None:
         """Nothing more can be read of a partition until its error is resolved."""

@@ -28,7 +28,7 @@ from ..runtime.deadline import Deadline
 from .fetch_lookups import FetchLookups
 from .fetched_records import FetchedRecords
 from .fetcher import FetchRun
-from .prefetch_buffer import BufferedPartition, PrefetchBuffer
+from .prefetch_buffer import AppliedReset, BufferedPartition, PrefetchBuffer
 
 _LOG = logging.getLogger("spark_kafka_native.consumer")
 IDLE_MS = 1_000
@@ -240,7 +240,9 @@ class PrefetchThread:
         )
         self._metrics.count(metric.OFFSET_RESETS)
         self._run.seek(tp, offset)
-        self._buffer.reset(known.wanted, known.moves, error.offset, offset, error.end)
+        start = error.log_start_offset or 0
+        reset = AppliedReset(error.offset, offset, start, error.end)
+        self._buffer.reset(known.wanted, known.moves, reset)
         return True
 
     def _watch_metadata(self) -> None:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
@@ -23,7 +23,6 @@ from ..cluster.router import CoordinatorKey, Router
 from ..cluster.split_commit import split_commit
 from ..consumer.fetched_records import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
-from ..consumer.prefetch_buffer import AppliedReset
 from ..error_code import ErrorCode
 from ..errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
 from ..model import OffsetToCommit, Record, TopicPartition, checked_offset
@@ -440,8 +439,7 @@ class Commits:
 
     def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> None:
         """The caller is given everything in ``[from_offset, next_offset)``."""
-        if self.progress.handed_out(topic_partition, from_offset, next_offset):
-            self._went_back(topic_partition, from_offset)
+        self._note(topic_partition, from_offset, next_offset)
         if self._enabled:
             self._touched.add(topic_partition)
 
@@ -451,20 +449,28 @@ class Commits:
         """
         found = {tp: self._reader.position(tp) for tp in topic_partitions}
         for topic_partition, offset in found.items():
-            if self.progress.handed_out(topic_partition, offset, offset):
-                self._went_back(topic_partition, offset)
+            self._note(topic_partition, offset, offset)
         return found
 
-    def note_resets(self, resets: Mapping[TopicPartition, AppliedReset]) -> None:
-        """These partitions begin anew; the reset policy has moved them since the caller did."""
-        self.reached(resets)
+    def note_resets(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """These partitions are given up or begin anew. Where the reset policy has moved them since the caller
+        did, that counts also if the caller has not got there.
+        """
+        resets = {tp: self._reader.reset_of(tp) for tp in topic_partitions}
         for topic_partition, reset in resets.items():
-            if self.progress.was_reset(topic_partition, reset):
-                self._went_back(topic_partition, reset.offset)
+            if reset is not None:
+                self._reader.drop_lost(topic_partition)
+                self.reached([topic_partition])
+                if reset.forward:
+                    self.progress.skipped(topic_partition, reset.offset)
 
-    def _went_back(self, topic_partition: TopicPartition, offset: int) -> None:
-        self.forget([topic_partition])
-        self.started(topic_partition, offset)
+    def _note(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> None:
+        if self.progress.goes_back(topic_partition, from_offset):
+            # First: after an interrupt in between, reading goes back again.
+            self.forget([topic_partition])
+            self.started(topic_partition, from_offset)
+        reset = self._reader.reset_of(topic_partition)
+        self.progress.handed_out(topic_partition, from_offset, next_offset, reset)
 
     def begun(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
         """Reading begins at ``offset``; ``committed`` is the group's committed offset, if any."""
@@ -555,8 +561,11 @@ class Commits:
             self._asked |= {tp: commit.offsets[tp] for tp in self._unknown}
         return True
 
-    def commit_now(self, deadline: Deadline) -> None:
-        """Commit all handed-out records, and wait for it. A failure is logged: the records are read again."""
+    def commit_now(self, deadline: Deadline, leaving: Collection[TopicPartition] = ()) -> None:
+        """Commit all handed-out records, and wait for it; those that are ``leaving`` are given up then. A
+        failure is logged: the records are read again.
+        """
+        self.note_resets(self._begun.intersection(leaving))
         for topic_partition in self._unknown:
             self._asked.pop(topic_partition, None)  # once more: it may have been a new topic
         self._unknown.clear()

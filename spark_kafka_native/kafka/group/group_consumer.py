@@ -36,7 +36,7 @@ from .commits import CommitQueue, Commits, partitions_named
 from .committed_offsets import committed_offsets
 from .group_config import GroupConfig, Subscription, Topics
 from .membership_thread import new_member
-from .progress import Progress
+from .progress import Marks, Progress
 from .rebalance import OnChange, Rebalance, RebalanceCallbacks
 from .start_offsets import StartOffsets
 
@@ -105,6 +105,8 @@ class GroupConsumer:
             self._member, self._subscription, self._commits, self._starts, callbacks, self._reader.registry
         )
         self._taken: Taken | None = None
+        self._marks: Marks = {}
+        """Of before the records count as handed out."""
         self._read_by: dict[str, int] = {}
         self._undelivered: Taken | None = None
         self._handled: BaseException | None = None
@@ -512,7 +514,7 @@ class GroupConsumer:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
         if self._subscription.empty:
             raise ConfigError(f"{self!r} has nothing to read: call subscribe() first, or give topics")
-        self._taken, self._handled = None, sys.exception()
+        self._taken, self._marks, self._handled = None, {}, sys.exception()
         try:
             self._member.poll_begins()
             deadline = Deadline(float("inf")) if timeout is None else Deadline.after_ms(timeout * 1000)
@@ -524,7 +526,9 @@ class GroupConsumer:
                     else None
                 )
                 if taken is not None and not self._member.membership.losing:
-                    for tp, from_offset, next_offset in _spans(taken):
+                    spans = list(_spans(taken))
+                    self._marks = self._commits.progress.marks(tp for tp, *_ in spans)
+                    for tp, from_offset, next_offset in spans:
                         self._commits.handed_out(tp, from_offset, next_offset)
                     self._member.poll_ends()
                     return taken
@@ -547,8 +551,8 @@ class GroupConsumer:
         if self._taken is None:
             return
         for tp, from_offset, _ in _spans(self._taken):
-            if self._reader.give_back(tp, from_offset):
-                self._commits.progress.given_back(tp, from_offset)
+            if self._reader.give_back(tp, from_offset) and tp in self._marks:
+                self._commits.progress.given_back(tp, from_offset, self._marks)
 
     def _check_open(self) -> None:
         self._reader.check_process()

@@ -14,6 +14,8 @@ from ..model import TopicPartition
 Offsets = Mapping[TopicPartition, int]
 Places = Mapping[TopicPartition, object]
 """Those of `Progress.places`."""
+Marks = Mapping[TopicPartition, tuple[object, int]]
+"""Those of `Progress.marks`."""
 
 MAX_GIVEN = 1_000
 """How many offsets of transactions are kept; the group has one of the last few."""
@@ -48,7 +50,7 @@ class _Reset:
     """
 
     floor: int = 0
-    """After it moved forward: nothing before it is in the log any more."""
+    """Nothing before it is in the log any more."""
     back: int | None = None
     """After it went back, until a commit: where the log went on that had lost the position."""
     before: frozenset[int | None] = frozenset()
@@ -56,10 +58,10 @@ class _Reset:
     since: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_GIVEN))
     """Those that were given to transactions since: if the group has one of them, it is of the new log."""
 
-    def go_back(self, offset: int, had: Iterable[int | None]) -> None:
-        """It went back to ``offset``; the group may have one of ``had``."""
+    def go_back(self, offset: int, had: Iterable[int | None], start: int) -> None:
+        """It went back to ``offset`` in a log that begins at ``start``; the group may have one of ``had``."""
         self.before |= {*had, *self.since}
-        self.floor, self.back = 0, offset
+        self.floor, self.back = start, offset
         self.since.clear()
 
     def place(self, topic_partition: TopicPartition, offset: int, *, committed: bool) -> int:
@@ -94,44 +96,46 @@ class Progress:
         with self._lock:
             self._partitions[topic_partition] = _Partition(start, start, committed, kept=kept)
 
-    def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> bool:
-        """Everything in ``[from_offset, next_offset)`` was handed out.
+    def goes_back(self, topic_partition: TopicPartition, from_offset: int) -> bool:
+        """True if reading goes back to ``from_offset``: ``auto.offset.reset`` applied where the log lacks the
+        position.
 
-        Returns True if reading went back, because ``auto.offset.reset`` applied where the log lacks the
-        position. Commits go back with it: otherwise another member would continue at the old offset and skip
-        the records that are written up to it.
+        Commits go back with it: otherwise another member would continue at the old offset and skip the
+        records that are written up to it.
+        """
+        with self._lock:
+            partition = self._partitions.get(topic_partition)
+            return partition is not None and from_offset < partition.handed_out
+
+    def handed_out(
+        self,
+        topic_partition: TopicPartition,
+        from_offset: int,
+        next_offset: int,
+        reset: AppliedReset | None = None,
+    ) -> None:
+        """Everything in ``[from_offset, next_offset)`` was handed out; ``reset`` is the last one of the
+        partition.
         """
         with self._lock:
             partition = self._partitions.get(topic_partition)
             if partition is None:
-                return False
-            if back := from_offset < partition.handed_out:
-                self._go_back(topic_partition, partition, from_offset, next_offset)
-            else:
+                return
+            if from_offset >= partition.handed_out:
                 partition.handed_out = max(partition.handed_out, next_offset)
-            return back
+                return
+            # Nothing was lost if the caller had chosen an offset that the log does not have.
+            if reset is None or not (partition.sought and reset.lacked):
+                had = partition.committed, *partition.given
+                resets = self._resets.setdefault(topic_partition, _Reset())
+                resets.go_back(from_offset, had, 0 if reset is None else reset.start)
+            self._partitions[topic_partition] = _Partition(from_offset, next_offset, None)
 
-    def _go_back(
-        self, topic_partition: TopicPartition, partition: _Partition, from_offset: int, next_offset: int
-    ) -> None:
-        if not partition.sought or partition.handed_out > partition.start:
-            # Else nothing was lost: the caller had chosen an offset that the log does not have.
-            reset = self._resets.setdefault(topic_partition, _Reset())
-            reset.go_back(from_offset, (partition.committed, *partition.given))
-        self._partitions[topic_partition] = _Partition(from_offset, next_offset, None)
-
-    def was_reset(self, topic_partition: TopicPartition, reset: AppliedReset) -> bool:
-        """Reading begins anew after a reset, of which the caller may not have got any record. Returns True if
-        reading goes back by that, as `handed_out`."""
+    def skipped(self, topic_partition: TopicPartition, offset: int) -> None:
+        """The log has lost the records that were read, and the reset policy went forward to ``offset``."""
         with self._lock:
-            partition, offset = self._partitions.get(topic_partition), reset.offset
-            if partition is None:
-                return False
-            if back := not reset.reached and offset < partition.handed_out:
-                self._go_back(topic_partition, partition, offset, offset)
-            elif offset >= reset.former:
+            if topic_partition in self._partitions:
                 self._resets.setdefault(topic_partition, _Reset()).floor = offset
-            return back
 
     def place(self, topic_partition: TopicPartition, offset: int, *, committed: bool) -> int:
         """Where to begin anew with a partition instead of ``offset``, which the group has ``committed``, or
@@ -165,12 +169,21 @@ class Progress:
                 if (partition := self._partitions.get(topic_partition)) and position != partition.start
             }
 
-    def given_back(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Records from ``offset`` on did not reach the caller, and will be handed out again."""
+    def marks(self, topic_partitions: Iterable[TopicPartition]) -> Marks:
+        """What `given_back` takes, of before records are `handed_out`."""
         with self._lock:
-            partition = self._partitions.get(topic_partition)
-            if partition is not None:
-                partition.handed_out = max(partition.start, min(partition.handed_out, offset))
+            found = {tp: self._partitions.get(tp) for tp in topic_partitions}
+            return {tp: (one, one.handed_out) for tp, one in found.items() if one is not None}
+
+    def given_back(self, topic_partition: TopicPartition, offset: int, marks: Marks) -> None:
+        """Records from ``offset`` on did not reach the caller, and will be handed out again. If they count as
+        handed out: an interrupt may have come before.
+        """
+        with self._lock:
+            partition, (former, handed_out) = self._partitions.get(topic_partition), marks[topic_partition]
+            if partition is None or (partition is former and partition.handed_out == handed_out):
+                return
+            partition.handed_out = max(partition.start, min(partition.handed_out, offset))
 
     def sought(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """The caller continues at ``offset``, and may commit offsets before the last commit; and ``kept``."""

@@ -132,7 +132,7 @@ class Rebalance:
                 self.callbacks.call("lost", owned)
             return
         try:
-            self._commits.commit_now(self.leave_deadline())
+            self._commits.commit_now(self.leave_deadline(), owned)
             if rest := owned - self.callbacks.revoking:  # `close` may be called in on_revoked
                 self.callbacks.call("revoked", rest)
             self._commits.queue.drain(self.leave_deadline())
@@ -141,7 +141,7 @@ class Rebalance:
 
     def _settle(self, revoked: Collection[TopicPartition]) -> None:
         """Before another member gets them: commit, and let the caller commit."""
-        self._commits.commit_now(self._commits.queue.settle_deadline())
+        self._commits.commit_now(self._commits.queue.settle_deadline(), revoked)
         self.callbacks.call("revoked", revoked)
         self._commits.queue.drain(self._commits.queue.settle_deadline())
 

@@ -99,9 +99,7 @@ class StartOffsets:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
         topic_ids, cuts = self._reader.topic_ids, self._reader.truncated
-        self._commits.note_resets(
-            {tp: one for tp, one in self._reader.resets.items() if tp in topic_partitions}
-        )
+        self._commits.note_resets(self._reader.partitions.keys() & topic_partitions)
         for tp in topic_partitions:
             start = self._start(tp)
             start.topic_id = topic_ids.get(tp, start.topic_id)
@@ -161,7 +159,9 @@ class StartOffsets:
 
     def drop_missing(self) -> None:
         """Drop the fetched records of partitions that begin anew."""
-        for topic_partition in self.missing & self._reader.partitions.keys():
+        left = self.missing & self._reader.partitions.keys()
+        self._commits.note_resets(left)
+        for topic_partition in left:
             self._reader.remove(topic_partition)
 
     def find(self, deadline: Deadline) -> None:

@@ -402,7 +402,7 @@ def test_a_pause_frees_no_records_of_before_a_reset(shared: PrefetchBuffer, hidd
     units = shared.work_units.subscribe(10)
     shared.put(wanted(shared), 0, records(40, 50))
     shared.put(wanted(shared), 0, records(50, 60))
-    shared.reset(wanted(shared), 0, 60, 0, 100)
+    shared.reset(wanted(shared), 0, AppliedReset(60, 0, 0, 100))
     if hidden:
         shared.skip(wanted(shared), 0, hidden)
     for first in (hidden, hidden + 150):
@@ -425,7 +425,7 @@ def test_a_pause_frees_no_records_of_before_a_reset(shared: PrefetchBuffer, hidd
 
 def test_a_pause_frees_records_of_after_a_reset(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(50, 60))
-    shared.reset(wanted(shared), 0, 60, 0, 100)
+    shared.reset(wanted(shared), 0, AppliedReset(60, 0, 0, 100))
     for first in (0, 150):
         shared.put(wanted(shared), 0, replace(records(first, first + 150), leader_epoch=3))
     assert shared.take() is not None
@@ -440,7 +440,7 @@ def test_what_was_taken_before_a_reset_stays_when_it_is_given_back(shared: Prefe
     shared.put(wanted(shared), 0, replace(records(50, 60), leader_epoch=3))
     taken = shared.take()
     assert taken is not None
-    shared.reset(wanted(shared), 0, 60, 0, 100)
+    shared.reset(wanted(shared), 0, AppliedReset(60, 0, 0, 100))
     shared.put(wanted(shared), 0, records(0, 200))
     shared.give_back(replace(taken, columns=taken.columns.slice(4, 10), from_offset=54))
     shared.pause(TP)
@@ -527,23 +527,24 @@ def test_what_a_log_still_has_that_was_cut_behind_it_is_fetched_again(shared: Pr
 
 
 @pytest.mark.parametrize(
-    ("former", "to", "at"),
+    ("to", "start", "at"),
     [
-        pytest.param(9, 0, 0, id="the log was lost"),
-        pytest.param(9, 6, 5, id="it was cut"),
-        pytest.param(9, 40, 40, id="it begins later"),
+        pytest.param(0, 0, 0, id="the log was lost"),
+        pytest.param(6, 0, 5, id="it was cut"),
+        pytest.param(40, 0, 5, id="it was cut and has grown"),
+        pytest.param(40, 30, 40, id="it begins later"),
     ],
 )
 @pytest.mark.parametrize("is_read_on", [False, True])
 @pytest.mark.parametrize("waiting", [False, True])
 def test_after_a_reset_what_the_log_has_is_fetched_again(
-    shared: PrefetchBuffer, waiting: bool, is_read_on: bool, former: int, to: int, at: int
+    shared: PrefetchBuffer, waiting: bool, is_read_on: bool, to: int, start: int, at: int
 ) -> None:
     shared.put(wanted(shared), 0, records(5, 7))
     if waiting:
         shared.put(wanted(shared), 0, records(7, 9))
     assert shared.take() is not None
-    shared.reset(wanted(shared), 0, former, to, 100)
+    shared.reset(wanted(shared), 0, AppliedReset(9, to, start, 100))
     shared.put(wanted(shared), 0, records(to, to + 3))
     if is_read_on:  # by the same call
         assert shared.take() is not None
@@ -579,13 +580,75 @@ def test_records_that_a_pause_has_freed_are_not_given_back_beside_those_fetched_
 def test_a_reset_is_reached_once_no_records_of_before_wait(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(5, 7))
     assert shared.resets() == {}
-    shared.reset(wanted(shared), 0, 7, 0, 100)
+    shared.reset(wanted(shared), 0, AppliedReset(7, 0, 0, 100))
     shared.put(wanted(shared), 0, records(0, 3))
-    assert shared.resets() == {TP: AppliedReset(7, 0, 100, reached=False)}
+    assert shared.resets() == {TP: AppliedReset(7, 0, 0, 100, lacked=True, reached=False)}
     taken = shared.take()
     assert taken is not None
-    assert shared.resets() == {TP: AppliedReset(7, 0, 100, reached=True)}
+    assert shared.resets() == {TP: AppliedReset(7, 0, 0, 100, lacked=True, reached=True)}
     for _ in range(2):
         shared.give_back(replace(taken, from_offset=6))
-        assert shared.resets() == {TP: AppliedReset(7, 0, 100, reached=False)}
+        assert shared.resets() == {TP: AppliedReset(7, 0, 0, 100, lacked=True, reached=False)}
         assert position_and_waiting(shared) == (6, [(6, 0), (0, 3)])
+
+
+def test_what_waits_since_the_first_of_two_resets_is_fetched_again(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, records(0, 9))
+    assert shared.take() is not None
+    shared.reset(wanted(shared), 0, AppliedReset(9, 0, 0, 0))
+    shared.put(wanted(shared), 0, records(0, 7))
+    shared.reset(wanted(shared), 0, AppliedReset(7, 4, 0, 4))
+    shared.fetch_again(TP, 6, begun(6))
+    assert position_and_waiting(shared) == (0, [])
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_a_reset_says_if_the_log_never_reached_to_where_the_caller_moved(
+    shared: PrefetchBuffer, confirmed: bool
+) -> None:
+    shared.seek(TP, 50)
+    if confirmed:
+        shared.confirm(wanted(shared), 1)
+    shared.reset(wanted(shared), 1, AppliedReset(50, 0, 0, 9))
+    assert shared.reset_of(TP) == AppliedReset(50, 0, 0, 9, lacked=not confirmed)
+    shared.reset(wanted(shared), 1, AppliedReset(9, 0, 0, 3))
+    assert shared.reset_of(TP) == AppliedReset(9, 0, 0, 3)
+    assert shared.reset_of(TopicPartition("orders", 1)) is None
+
+
+@pytest.mark.parametrize("paused", [True, False])
+@pytest.mark.parametrize(
+    ("reset", "left"),
+    [
+        (AppliedReset(9, 0, 0, 0), (0, [])),
+        (AppliedReset(9, 6, 0, 6), (5, [(5, 7), (7, 6), (6, 8)])),
+        (AppliedReset(9, 40, 30, 40), (5, [(5, 7), (7, 40), (40, 42)])),
+    ],
+    ids=["lost", "cut", "skipped"],
+)
+def test_records_of_a_log_that_was_lost_are_dropped_when_their_partition_is_given_up(
+    shared: PrefetchBuffer, paused: bool, reset: AppliedReset, left: tuple[int, list[tuple[int, int]]]
+) -> None:
+    shared.put(wanted(shared), 0, records(0, 5))
+    assert shared.take() is not None
+    shared.drop_lost(TP)
+    shared.put(wanted(shared), 0, records(5, 7))
+    shared.put(wanted(shared), 0, records(7, 9))
+    shared.drop_lost(TP)
+    shared.reset(wanted(shared), 0, reset)
+    shared.put(wanted(shared), 0, records(reset.offset, reset.offset + 2))
+    if paused:
+        shared.pause(TP)
+    shared.drop_lost(TP)
+    assert position_and_waiting(shared) == left
+
+
+def test_an_error_behind_a_reset_stays_when_the_partition_is_given_up(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, records(0, 5))
+    shared.reset(wanted(shared), 0, AppliedReset(5, 0, 0, 0))
+    shared.take()
+    shared.put(wanted(shared), 0, records(0, 5))
+    shared.reset(wanted(shared), 0, AppliedReset(5, 0, 0, 0))
+    shared.broke(wanted(shared), 0, TopicRecreatedError("orders", "former", "present"))
+    shared.drop_lost(TP)
+    assert shared.recreated() == {TP}

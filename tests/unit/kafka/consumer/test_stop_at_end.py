@@ -112,8 +112,9 @@ def test_a_start_beyond_the_end_is_refused_or_reset(cluster: ScriptedCluster, st
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("fetched", [1_000, 1_000_000])
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
+@pytest.mark.parametrize("is_sought", [False, True])
 def test_where_the_log_was_lost_it_ends_at_the_end_of_the_new_one(
-    cluster: ScriptedCluster, fetched: int, policy: str
+    cluster: ScriptedCluster, fetched: int, policy: str, is_sought: bool
 ) -> None:
     """It waited for the end of the log that was lost. Records of that which were fetched come first."""
     servers, log = cluster.bootstrap_servers, cluster.logs[A1]
@@ -136,6 +137,10 @@ def test_where_the_log_was_lost_it_ends_at_the_end_of_the_new_one(
         log.append([b"new", b"new"])
         found += [record.offset for record in consumer]
         assert consumer.at_end
+        if is_sought:
+            consumer.seek(0)
+            assert [record.offset for record in consumer] in ([], [0, 1])
+            assert consumer.at_end
         old = 8 if fetched > 8_000 else len([one for one in found if one > 1]) + 2
         assert found[:old] == list(range(old))
         assert found[old:] in ([], [0, 1])

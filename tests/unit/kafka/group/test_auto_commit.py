@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spark_kafka_native.kafka.consumer.prefetch_buffer import AppliedReset
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -45,6 +46,7 @@ class World:
     def __init__(self, **settings: Any) -> None:
         self.positions: dict[TopicPartition, int] = {}
         self.asked: list[tuple[dict[TopicPartition, int], Answer]] = []
+        self.resets: dict[TopicPartition, AppliedReset] = {}
         self.failure: KafkaError | None = None
         self.is_quick = True
         """Commits end at once."""
@@ -63,6 +65,14 @@ class World:
 
     def position(self, topic_partition: TopicPartition) -> int:
         return self.positions[topic_partition]
+
+    def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
+        return self.resets.get(topic_partition)
+
+    def drop_lost(self, topic_partition: TopicPartition) -> None:
+        self.positions[topic_partition] = min(
+            self.positions[topic_partition], self.resets[topic_partition].offset
+        )
 
     def submit(self, offsets: Mapping[TopicPartition, int], then: Then | None = None) -> Answer:
         answer = Answer(dict(offsets), then)
@@ -415,3 +425,14 @@ def test_the_first_commit_is_due_after_the_interval() -> None:
     config, world, began = GroupConfig(group_id="g", auto_commit_interval_ms=7_000), World(), time.monotonic()
     commits = Commits(config, world, world, world.progress)  # type: ignore[arg-type]
     assert began + 7 <= commits.due <= time.monotonic() + 7
+
+
+def test_a_partition_that_is_given_up_is_committed_where_a_reset_went_back_to() -> None:
+    """Records of the log that was lost wait still; the next member would skip the new ones up to them."""
+    world = World()
+    for place in (A0, A1):
+        world.commits.begun(place, 0, None)
+        world.hand_out(place, 0, 50)
+        world.resets[place] = AppliedReset(100, 7, 0, 7)
+    world.commits.commit_now(Deadline.after_ms(0), leaving=[A0])
+    assert [offsets for offsets, _ in world.asked] == [{A0: 7, A1: 50}]

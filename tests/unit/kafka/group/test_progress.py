@@ -17,7 +17,7 @@ def test_only_what_was_handed_out_in_this_assignment_may_be_committed() -> None:
     with pytest.raises(CommitFailedError, match=r"a-0 is not assigned to this consumer \(any more\)"):
         progress.check({A0: 5})
     progress.begin(A0, 10, 10)
-    assert not progress.handed_out(A0, 10, 15)
+    progress.handed_out(A0, 10, 15)
     progress.check({A0: 10})
     progress.check({A0: 15})
     for offset in (9, 16):
@@ -58,7 +58,8 @@ def test_commits_go_back_with_a_reset() -> None:
     """The log ended before the committed offset, and is read from its start."""
     progress = Progress()
     progress.begin(A0, 100, 100)
-    assert progress.handed_out(A0, 0, 3)
+    assert progress.goes_back(A0, 0)
+    progress.handed_out(A0, 0, 3)
     progress.check({A0: 3})
     assert progress.ahead({A0: 3}) == {A0: 3}
     with pytest.raises(CommitFailedError):
@@ -68,12 +69,14 @@ def test_commits_go_back_with_a_reset() -> None:
 def test_what_is_given_back_is_no_reset() -> None:
     progress = Progress()
     progress.begin(A0, 5, 5)
+    marks = progress.marks([A0, TopicPartition("b", 0)])
     progress.handed_out(A0, 5, 9)
     places = progress.places({A0: 7})
     progress.committed({A0: 7}, places)
-    progress.given_back(A0, 8)
+    progress.given_back(A0, 8, marks)
     progress.committed({A0: 9}, places)  # it was on its way
-    assert not progress.handed_out(A0, 8, 9)
+    assert not progress.goes_back(A0, 8)
+    progress.handed_out(A0, 8, 9)
     assert progress.ahead({A0: 7}) == {}
     assert progress.ahead({A0: 8}) == {A0: 8}
 
@@ -102,7 +105,8 @@ def gone_back(committed: int = 8) -> Progress:
     progress = Progress()
     progress.begin(A0, committed, committed)
     progress.handed_out(A0, committed, committed + 9)
-    assert progress.handed_out(A0, 0, 6)
+    assert progress.goes_back(A0, 0)
+    progress.handed_out(A0, 0, 6)
     return progress
 
 
@@ -113,7 +117,8 @@ def test_after_reading_went_back_an_offset_of_before_is_no_place_to_begin_at() -
     assert progress.place(A0, 5, committed=False) == 0  # where reading began
     assert progress.place(A0, 5, committed=True) == 5
     progress.begin(A0, 5, 5)
-    assert progress.handed_out(A0, 0, 6)
+    assert progress.goes_back(A0, 0)
+    progress.handed_out(A0, 0, 6)
     assert progress.place(A0, 5, committed=True) == 0
     progress.given_to_transaction({A0: 5})
     with pytest.raises(LogTruncatedError, match=r"a-0: the log was cut back to offset 0 .* read up to 5"):
@@ -154,41 +159,58 @@ def test_each_offset_that_was_given_before_reading_went_back_may_be_of_before() 
             progress.place(A0, offset, committed=True)
 
 
-@pytest.mark.parametrize("reached", [False, True])
-def test_a_reset_forward_is_a_floor_until_reading_goes_back(reached: bool) -> None:
+def test_what_was_skipped_is_a_floor_until_reading_goes_back() -> None:
     progress = Progress()
-    assert not progress.was_reset(A0, AppliedReset(3, 7, 100, reached))
+    progress.skipped(A0, 7)
     progress.begin(A0, 3, 3)
-    assert not progress.was_reset(A0, AppliedReset(3, 7, 100, reached))
+    assert progress.place(A0, 3, committed=True) == 3
+    progress.skipped(A0, 7)
     assert progress.place(A0, 3, committed=True) == progress.place(A0, 3, committed=False) == 7
     assert progress.place(A0, 8, committed=True) == 8
     progress.handed_out(A0, 7, 9)
-    assert progress.handed_out(A0, 4, 6)
+    progress.handed_out(A0, 4, 6)
     assert progress.place(A0, 3, committed=True) == 3
     assert progress.place(A0, 8, committed=True) == 4
     progress.sought(A0, 2)
     assert progress.place(A0, 8, committed=True) == 8
 
 
-def test_a_reset_back_that_was_not_reached_goes_back_at_once() -> None:
+def test_the_log_has_nothing_before_its_start_when_reading_goes_back() -> None:
+    """With `latest` it goes on at its end; a second reset would skip the records that came since."""
     progress = Progress()
     progress.begin(A0, 3, 3)
-    progress.handed_out(A0, 3, 6)
-    assert not progress.was_reset(A0, AppliedReset(9, 6, 100, reached=False))
-    assert not progress.was_reset(A0, AppliedReset(9, 2, 100, reached=True))  # `handed_out` says so
-    assert progress.place(A0, 3, committed=True) == 3
-    assert progress.was_reset(A0, AppliedReset(9, 2, 100, reached=False))
-    assert progress.place(A0, 3, committed=True) == 2
-    progress.drop([A0])
-    assert progress.place(A0, 3, committed=True) == 3
+    progress.handed_out(A0, 3, 50)
+    progress.handed_out(A0, 20, 22, AppliedReset(50, 20, 10, 20))
+    assert progress.place(A0, 3, committed=True) == 10
+    assert progress.place(A0, 12, committed=False) == 12
+    assert progress.place(A0, 21, committed=True) == 20
 
 
-def test_a_seek_to_an_offset_that_the_log_lacks_says_nothing_about_the_committed_one() -> None:
+def test_what_did_not_count_as_handed_out_is_given_back_without_a_trace() -> None:
+    """An interrupt came before; the read of the log that was lost goes back all the same."""
     progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 30)
+    marks = progress.marks([A0])
+    progress.given_back(A0, 0, marks)
+    assert progress.goes_back(A0, 0)
+    progress.handed_out(A0, 0, 30)
+    progress.given_back(A0, 0, marks)
+    assert not progress.goes_back(A0, 0)
+    with pytest.raises(CommitFailedError):
+        progress.check({A0: 30})
+
+
+@pytest.mark.parametrize("lacked", [True, False])
+def test_a_seek_to_an_offset_that_the_log_lacks_says_nothing_about_the_committed_one(lacked: bool) -> None:
+    """But if a broker has confirmed the offset, the log was lost since."""
+    progress, reset = Progress(), AppliedReset(100, 0, 0, 90, lacked=lacked)
     progress.begin(A0, 5, 5)
     progress.sought(A0, 100)
-    assert progress.handed_out(A0, 0, 3)
-    assert progress.place(A0, 5, committed=True) == 5
-    progress.handed_out(A0, 3, 8)
-    assert progress.handed_out(A0, 0, 3)
+    assert progress.goes_back(A0, 0)
+    progress.handed_out(A0, 0, 3, reset)
+    assert progress.place(A0, 5, committed=True) == (5 if lacked else 0)
+    progress.handed_out(A0, 3, 8, reset)
+    assert progress.goes_back(A0, 0)
+    progress.handed_out(A0, 0, 3, reset)
     assert progress.place(A0, 5, committed=True) == 0

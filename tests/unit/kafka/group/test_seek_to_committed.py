@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.errors import CommitFailedError, ConfigError, Kafk
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import GroupMembership, Record, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest, OffsetFetchRequest
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
@@ -558,3 +559,115 @@ def test_a_reset_that_went_back_counts_also_before_the_caller_has_got_there(
         log.append([b"%d" % number for number in range(7)])
         consumer.seek_to_committed()
         assert offsets(fetch(consumer, 7)) == [*range(7)]
+
+
+def test_a_log_that_was_lost_after_a_seek_to_its_end_is_read_from_its_begin(group: ScriptedGroup) -> None:
+    """The log had the offset: it is another log that has it no more."""
+    log, group.committed[A0] = group.cluster.logs[A0], 3
+    with member(group, auto_offset_reset="earliest") as consumer:
+        assert offsets(fetch(consumer, 1)) == [3]
+        consumer.seek(A0, 4)
+        reader = parts_of(consumer).reader
+        await_that(lambda: reader.buffer.partition(A0).confirmed)
+        lose_log(group)
+        await_position(consumer, 0)
+        log.append([b"%d" % number for number in range(7)])
+        for _ in range(2):
+            assert offsets(fetch(consumer, 2)) == [0, 1]
+            consumer.seek_to_committed()
+
+
+def test_a_log_that_was_cut_and_has_grown_is_read_from_the_committed_offset(group: ScriptedGroup) -> None:
+    """`latest` went on behind the position, and all before it was taken for gone."""
+    log, group.committed[A0] = group.cluster.logs[A0], 1
+    asked = itertools.count()
+
+    def grow(request: ListOffsetsRequest, version: int) -> object:
+        if [one.timestamp for topic in request.topics for one in topic.partitions] == [-1] and next(
+            asked
+        ) == 1:
+            log.append([b"4", b"5", b"6"])
+        return group.cluster.list_offsets(request, version)
+
+    with member(group, auto_offset_reset="latest") as consumer:
+        assert offsets(fetch(consumer, 3)) == [1, 2, 3]
+        group.cluster[1].on(ListOffsetsRequest, grow)
+        with group.cluster.mock.cluster.changed:
+            log.batches.clear()
+            log.end_offset = 0
+            log.append([b"0", b"1", b"2"])
+        reader = parts_of(consumer).reader
+        await_that(lambda: A0 in reader.resets)
+        assert reader.resets[A0].offset == 6
+        consumer.seek_to_committed()
+        assert offsets(fetch(consumer, 5)) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize("commits", ["automatic", "in on_revoked"])
+def test_the_last_commit_is_where_a_reset_has_gone_back_to(
+    group: ScriptedGroup, commits: str, is_paused: bool
+) -> None:
+    """The caller has not got there: the next member would skip the new records up to the old position."""
+    log, revoked = group.cluster.logs[A0], []
+
+    def commit(consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        revoked.extend(partitions)
+        consumer.commit()
+
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest"}
+    settings |= {"enable_auto_commit": True} if commits == "automatic" else {"on_revoked": commit}
+    with member(group, **settings) as consumer:
+        assert offsets(fetch(consumer, 3)) == [0, 1, 2]
+        reader = parts_of(consumer).reader
+        await_that(lambda: reader.buffer.partition(A0).confirmed)
+        lose_log(group)
+        await_that(lambda: reader.resets)
+        log.append([b"%d" % number for number in range(7)])
+        if is_paused:
+            consumer.pause(A0)
+    assert revoked == ([] if commits == "automatic" else [A0, A1])
+    assert group.committed[A0] == 0
+
+
+@pytest.mark.parametrize("step", ["handed_out", "forget", "started", "progress.handed_out"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("automatic", [False, True])
+def test_an_interrupt_hides_no_reset_that_went_back(
+    group: ScriptedGroup, step: str, when: str, automatic: bool
+) -> None:
+    """Commits stayed at the offset of the log that was lost, and so did the next member."""
+    settings = {
+        "enable_auto_commit": automatic,
+        "auto_offset_reset": "earliest",
+        "auto_commit_interval_ms": 0,
+    }
+    with member(group, **settings) as consumer:
+        assert offsets(fetch(consumer, 4)) == [0, 1, 2, 3]
+        if automatic:
+            consumer.poll(0.01)
+        else:
+            consumer.commit()
+        await_that(lambda: group.committed.get(A0) == 4)
+        parts = parts_of(consumer)
+        lose_log(group)
+        await_that(lambda: parts.reader.position(A0) == 0)
+        group.cluster.logs[A0].append([b"0", b"1"])
+        await_that(lambda: parts.reader.has_news)
+        owner: Any = parts.commits.progress if "." in step else parts.commits
+        name = step.rpartition(".")[2]
+        real = getattr(owner, name)
+
+        def interrupted(*arguments: object) -> None:
+            setattr(owner, name, real)
+            if when == "after":
+                real(*arguments)
+            raise KeyboardInterrupt
+
+        setattr(owner, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(WITHIN_S)
+        assert offsets(fetch(consumer, 2)) == [0, 1]
+        if not automatic:
+            consumer.commit()
+    assert group.committed[A0] == 2
