@@ -69,6 +69,15 @@ class GroupMembership:
         process (``group_metadata``) can check that.
         """
 
+    def leader_epochs(
+        self,
+        offsets: Mapping[TopicPartition, int],  # noqa: ARG002 - a member without a consumer knows none
+    ) -> Mapping[TopicPartition, int]:
+        """The leader epochs of the records before ``offsets``, where the member knows them (KIP-320): as
+        `check`, a `GroupConsumer` alone does.
+        """
+        return {}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetToCommit:

@@ -432,6 +432,7 @@ class GroupConsumer:
             )
         return CheckedMembership(
             checked_by=lambda offsets: self.offsets_to_commit(offsets=offsets),
+            epochs_by=self._reader.leader_epochs,
             group_id=group_id,
             generation_id=identity.generation_id,
             member_id=identity.member_id,
@@ -574,10 +575,17 @@ class CheckedMembership(GroupMembership):
     """The membership of a consumer in this process, which checks offsets against what it has handed out."""
 
     checked_by: Callable[[Mapping[TopicPartition, int]], object] = field(compare=False, repr=False)
+    epochs_by: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]] = field(
+        compare=False, repr=False
+    )
 
     def check(self, offsets: Mapping[TopicPartition, int]) -> None:
         """As `GroupMembership.check`: raises `CommitFailedError` as `GroupConsumer.offsets_to_commit`."""
         self.checked_by(offsets)
+
+    def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        """As `GroupMembership.leader_epochs`: those of the records that were read."""
+        return self.epochs_by(offsets)
 
     def __reduce__(self) -> tuple[Callable[[], GroupMembership], tuple[()]]:
         """In another process, where there is no such consumer, it is a plain membership."""

@@ -205,10 +205,10 @@ class TransactionalProducer(Producer):
 
         ``group`` identifies the member (KIP-447), or only the group's name where it has no members. With
         `GroupConsumer.group_metadata`, the offsets must be of partitions that the consumer has and not beyond
-        what it handed out (`CommitFailedError`); in any other case that is not checked: the coordinator looks
-        at the member and its generation only. Raises `TransactionAbortableError` (the member was fenced, an
-        ACL is missing), `TransactionFatalError`, `DeadlineExceededError`; the transaction can only be aborted
-        then.
+        what it handed out (`CommitFailedError`), and are committed with their leader epochs (KIP-320). In any
+        other case neither is done: the coordinator looks at the member and its generation only. Raises
+        `TransactionAbortableError` (the member was fenced, an ACL is missing), `TransactionFatalError`,
+        `DeadlineExceededError`; the transaction can only be aborted then.
         """
         member = GroupMembership(group_id=group) if isinstance(group, str) else group
         positions = {
@@ -223,11 +223,15 @@ class TransactionalProducer(Producer):
             self._require_open("send_offsets")
             if not positions:
                 return
+            given = {tp: one.offset for tp, one in positions.items()}
             try:
-                member.check({tp: one.offset for tp, one in positions.items()})
+                member.check(given)
             except KafkaError as error:
                 self._transaction.failed(error)
                 raise
+            for tp, epoch in member.leader_epochs(given).items():
+                if positions[tp].leader_epoch < 0:
+                    positions[tp] = replace(positions[tp], leader_epoch=epoch)
             self._session.send_offsets(member, positions, deadline)
 
     def commit(self, timeout: Timeout = None) -> None:

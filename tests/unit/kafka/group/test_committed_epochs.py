@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from typing import Any
 
@@ -10,7 +11,8 @@ from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.errors import LogTruncatedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.mock.script import Effect
 
@@ -88,9 +90,7 @@ def test_after_a_cut_it_goes_back_to_a_place_before_it_only(committed: int) -> N
             if committed:
                 read(consumer, committed)
                 consumer.commit()
-                broker.groups.by_id["g"].committed["a", 0][
-                    "committed_leader_epoch"
-                ] = -1  # as of transactions
+                broker.groups.by_id["g"].committed["a", 0]["committed_leader_epoch"] = -1
             read(consumer, 1)
             reader = parts_of(consumer).reader
             known = reader.buffer.partition(A0)
@@ -163,3 +163,46 @@ def test_a_pause_that_frees_memory_keeps_the_epoch(paused: bool) -> None:
             consumer.resume(A0)
             with pytest.raises(LogTruncatedError):
                 read(consumer, 30)
+
+
+@pytest.mark.parametrize(("given", "epoch"), [(-1, 0), (7, 7)])
+def test_the_next_owner_notices_a_log_that_was_cut_before_an_offset_of_a_transaction(
+    given: int, epoch: int
+) -> None:
+    with MockBroker() as broker:
+        for topic in ("a", "out"):
+            broker.create_topic(topic)
+        broker.append("a", ["old"] * 5)
+        broker.append("a", ["old"] * 5)
+        servers = broker.bootstrap_servers
+        with (
+            GroupConsumer(servers, "a", "g", enable_auto_commit=False) as consumer,
+            TransactionalProducer(servers, "x") as producer,
+        ):
+            read(consumer, 10)
+            with producer.transaction():
+                producer.send("out", value=b"of 10")
+                offsets = {
+                    tp: OffsetToCommit(offset=offset, leader_epoch=given)
+                    for tp, offset in consumer.offsets_to_commit().items()
+                }
+                producer.send_offsets(offsets, consumer.group_metadata())
+        assert broker.committed("g") == {A0: 10}
+        assert broker.groups.by_id["g"].committed["a", 0]["committed_leader_epoch"] == epoch
+        if epoch == 0:
+            cut(broker)
+            with GroupConsumer(servers, "a", "g", enable_auto_commit=False) as consumer:
+                for _ in range(2):
+                    with pytest.raises(LogTruncatedError):
+                        consumer.poll(WITHIN_S)
+
+
+def test_the_metadata_of_a_member_that_is_in_another_process_know_no_epochs() -> None:
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["old"] * 5)
+        with GroupConsumer(broker.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            read(consumer, 5)
+            member = consumer.group_metadata()
+            assert member.leader_epochs({A0: 5, TopicPartition("a", 1): 5}) == {A0: 0}
+        assert pickle.loads(pickle.dumps(member)).leader_epochs({A0: 5}) == {}
