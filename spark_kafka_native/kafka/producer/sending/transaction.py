@@ -207,7 +207,7 @@ class Transaction:
             self.touched = self.uncertain = self.commit_asked = False
             self._added.clear()
             self._wanted.clear()
-            self._written.clear()
+            self._written = {}  # another one, by which `may_write` knows its transaction
 
     def renewed(self, identity: ProducerIdentity) -> None:
         """The coordinator has given a fresh epoch. Between transactions: the sender has nothing that it could
@@ -265,11 +265,15 @@ class Transaction:
         Those records are gone, and a commit would be half of it. ``topic_id`` is no id that one broker has
         given once, while it lagged behind (`KnownTopicId`).
         """
-        if self._written.get(topic, topic_id) == topic_id or topic_id is None:
+        written = self._written
+        if written.get(topic, topic_id) == topic_id or topic_id is None:
             return True
         why = f"topic {topic} has another id than at the begin of the transaction: it was created again"
         with self.lock:
-            if self.sending:  # while the coordinator may be committing, nothing can be taken back
+            # While the coordinator may be committing, nothing can be taken back; and the next transaction may
+            # have begun meanwhile. Only here: for each batch, the sender would wait for a lock of a thread
+            # that runs a signal handler, which waits for the sender.
+            if self.sending and written is self._written:
                 self.failed(KafkaError(why))
         return False
 

@@ -241,3 +241,26 @@ def test_a_commit_that_was_asked_for_is_not_failed_for_a_topic() -> None:
     transaction.move(TransactionEvent.FLUSHED)
     transaction.check_topics(lambda _topic: UUID(int=2))
     assert (transaction.state, transaction.failure) == (State.COMMITTING, None)
+
+
+def test_a_topic_of_the_last_transaction_does_not_fail_the_next_one_that_begins_during_the_check() -> None:
+    transaction = in_state("READY")
+    transaction.begin(2)
+    transaction.wrote({"t": UUID(int=1)})
+    for event in (TransactionEvent.COMMIT, TransactionEvent.FLUSHED, TransactionEvent.COMMITTED):
+        transaction.move(event)
+
+    class TakenByBegin:
+        """The caller's thread has the lock, and begins, while the sender's waits for it."""
+
+        def __enter__(self) -> None:
+            transaction.lock = lock
+            transaction.begin(2)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    lock, transaction.lock = transaction.lock, TakenByBegin()  # type: ignore[assignment]
+    transaction.check_topics(lambda _topic: UUID(int=2))
+    assert transaction.lock is lock
+    assert (transaction.state, transaction.failure) == (State.OPEN, None)
