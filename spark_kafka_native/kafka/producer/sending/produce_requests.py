@@ -13,6 +13,7 @@ from uuid import UUID
 
 from ...cluster.router import Router
 from ...config.client_config import ProducerConfig
+from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError, ProtocolError, UnsupportedVersionError
 from ...model import Acks
 from ...network.connection import Connection
@@ -41,6 +42,8 @@ adds partitions in the old way."""
 LAST_VERSION_BY_NAME = 12
 """From version 13 on Produce names topics by id (KIP-516); to a cluster without ids they name topics by
 name."""
+
+_CONFIRMED = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 
 
 @dataclass(kw_only=True)
@@ -226,9 +229,9 @@ class ProduceConnections:
         timeout_ms = self._router.config.request_timeout_ms
         request = build_produce(batches, topic_ids, self._config.acks, timeout_ms, transactional_id)
         pending = connection.post(request, version)
-        if transaction is not None:
-            transaction.wrote(topic_ids)
         by_id = version > LAST_VERSION_BY_NAME
+        if transaction is not None and not by_id:
+            transaction.wrote(topic_ids)
         broker.in_flight.append(
             InFlightRequest(pending=pending, batches=batches, by_id=by_id, topic_ids=topic_ids, sent_at=now)
         )
@@ -283,6 +286,9 @@ class ProduceConnections:
         if found is None:
             what = f"{request.pending.what}: the answer does not mention {batch.topic_partition}"
             return Unanswered(batch, ProtocolError(what))
+        if self._transaction is not None and request.by_id and found.error_code in _CONFIRMED:
+            topic = batch.topic_partition.topic
+            self._transaction.wrote({topic: request.topic_ids[topic]})
         where = f"Produce to {batch.topic_partition}"
         return Answered(
             batch, found, BrokerError(found.error_code, where, error_words(found), operation="Write")

@@ -183,7 +183,7 @@ class Transaction:
         self._added: set[TopicPartition] = set()
         self._wanted: set[TopicPartition] = set()
         self._written: dict[str, UUID] = {}
-        """The topics that it has written to, and the id of each at its first record."""
+        """The topics that it has written to, and the id of each (`wrote`)."""
 
     def __repr__(self) -> str:
         return f"<Transaction of {self.transactional_id}, version {self.version}: {self._state.value}>"
@@ -255,9 +255,15 @@ class Transaction:
         return False
 
     def wrote(self, topic_ids: Mapping[str, UUID]) -> None:
-        """Records were sent to the topics of these ids."""
+        """Records were sent to these topics by name, or were confirmed by id.
+
+        Not before a leader has confirmed an id does it count: the first metadata answer may be that of a
+        broker which lags behind. By name no leader says which topic it has written to, and the id known then
+        counts.
+        """
         for topic, topic_id in topic_ids.items():
-            self._written.setdefault(topic, topic_id)
+            if self.may_write(topic, topic_id):
+                self._written[topic] = topic_id
 
     def may_write(self, topic: str, topic_id: UUID | None) -> bool:
         """False if the topic that has the name now is not the one that it has written to: then it fails.

@@ -1,11 +1,14 @@
 """Producer ids, epochs and sequence numbers on their way to a broker that checks them."""
 
 import time
+from dataclasses import replace
+from uuid import uuid4
 
 import pytest
 from support.brokers.produce_cluster import (
     refused,
 )
+from support.brokers.transaction_cluster import TransactionCluster
 from support.producer.producing import TP, numbers, producing, send, wait_until
 from support.waiting import eventually
 
@@ -25,6 +28,7 @@ from spark_kafka_native.kafka.producer.errors import (
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH
 from spark_kafka_native.kafka.producer.sending.transaction import State
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     InitProducerIdRequest,
@@ -264,6 +268,52 @@ def test_a_transaction_goes_on_in_a_topic_that_was_recreated_before_its_first_re
                     producer.send("t", b"present", partition=partition)
         seen = [one.value for n in (0, 1) for one in broker.records("t", n, committed=True)]
         assert seen == [b"present"] * 2
+
+
+def test_a_transaction_outlives_a_first_answer_with_the_id_of_the_former_topic():
+    """A leader takes nothing for an id that is gone: no record was written to the former topic."""
+    with TransactionCluster() as cluster:
+        cluster.create("t")
+        former, attempts = uuid4(), []
+
+        def lag(request, version):
+            answer = cluster.metadata(request, version)
+            return answer if attempts else with_id(answer, former)
+
+        def produce(request, version):
+            attempts.append([topic.topic_id for topic in request.topic_data])
+            return cluster.handlers[ProduceRequest](request, version)
+
+        cluster[1].on(MetadataRequest, lag)
+        cluster[1].on(ProduceRequest, produce)
+        with TransactionalProducer(cluster.bootstrap_servers, "tx") as producer, producer.transaction():
+            producer.send("t", b"present", partition=0)
+        assert attempts == [[former], [cluster.topic_ids["t"]]]
+        assert cluster.committed[TP] == [b"present"]
+
+
+@pytest.mark.parametrize("then", ["record", "commit"])
+def test_a_transaction_that_was_confirmed_for_an_id_goes_on_under_no_other(then):
+    with TransactionCluster() as cluster:
+        cluster.create("t")
+        with TransactionalProducer(cluster.bootstrap_servers, "tx") as producer:
+            producer.begin()
+            producer.send("t", b"first", partition=0).result(20)
+            present = uuid4()
+            cluster[1].on(MetadataRequest, lambda *asked: with_id(cluster.metadata(*asked), present))
+            producer._router.refresh(("t",), Deadline.after_ms(20_000))
+            producer._topics.refreshed(["t"])
+            if then == "record":
+                with pytest.raises(DeliveryError, match="created again"):
+                    producer.send("t", b"second", partition=0).result(20)
+            with pytest.raises(TransactionAbortableError, match="created again"):
+                producer.commit()
+            producer.abort()
+        assert not cluster.committed[TP]
+
+
+def with_id(metadata, topic_id):
+    return replace(metadata, topics=[replace(one, topic_id=topic_id) for one in metadata.topics])
 
 
 def recreate(broker, producer):

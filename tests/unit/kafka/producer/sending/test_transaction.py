@@ -206,7 +206,6 @@ def test_a_transaction_that_has_written_to_a_topic_does_not_go_on_in_another_of_
     transaction = in_state("READY")
     transaction.begin(2)
     transaction.wrote({"t": former})
-    transaction.wrote({"t": present})  # learnt between the numbering of a batch and its sending
     assert transaction.may_write("t", former)
     assert transaction.may_write("t", None)  # which only a forked child sees
     assert transaction.may_write("u", present)
@@ -218,6 +217,16 @@ def test_a_transaction_that_has_written_to_a_topic_does_not_go_on_in_another_of_
     transaction.move(TransactionEvent.ABORTED)
     transaction.begin(2)
     assert transaction.may_write("t", present)
+
+
+def test_a_transaction_with_records_in_two_topics_of_one_name_fails() -> None:
+    """A leader confirms those that were sent to the former one after others were sent to the present one."""
+    transaction = in_state("READY")
+    transaction.begin(2)
+    transaction.wrote({"t": UUID(int=2)})
+    transaction.wrote({"t": UUID(int=1)})
+    assert transaction.state is State.ABORTABLE
+    assert "topic t has another id" in str(transaction.failure)
 
 
 def test_all_topics_of_a_transaction_are_looked_at() -> None:
