@@ -13,9 +13,10 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from ..kafka.errors import KafkaError
@@ -197,6 +198,36 @@ class Stopped(KeyboardInterrupt):
         self.signal = number
 
 
+class _SignalAgain:
+    """Sends signals to the main thread once it is not in ``hook``: an exception of their handler would be
+    dropped there, too, and the hook may take its time.
+    """
+
+    def __init__(self, hook: CodeType) -> None:
+        self._hook = hook
+        self._ended = threading.Event()
+        self._sending = threading.Lock()
+
+    def send(self, number: int) -> None:
+        threading.Thread(target=self._send, args=(number,), daemon=True).start()
+
+    def end(self) -> None:
+        """Send none from now on: the signals get their former handlers again."""
+        with self._sending:
+            self._ended.set()
+
+    def _send(self, number: int) -> None:
+        thread = threading.main_thread().ident
+        assert thread is not None
+        while not self._ended.wait(_AGAIN_S):
+            stack = traceback.walk_stack(sys._current_frames().get(thread))
+            if all(frame.f_code is not self._hook for frame, _ in stack):
+                with self._sending:
+                    if not self._ended.is_set():
+                        signal.pthread_kill(thread, number)
+                return
+
+
 @contextlib.contextmanager
 def stopping_on_signals() -> Iterator[None]:
     """Raise `Stopped` in the main thread on SIGINT, SIGTERM and SIGHUP, except for those that are ignored, as
@@ -210,7 +241,6 @@ def stopping_on_signals() -> Iterator[None]:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) is not signal.SIG_IGN
     ]
-    again: list[threading.Timer] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
         for each in numbers:
@@ -223,19 +253,15 @@ def stopping_on_signals() -> Iterator[None]:
             return
         number = unraisable.exc_value.signal
         signal.signal(number, stop)
-        # Later: an exception in this hook would be dropped, too.
-        timer = threading.Timer(_AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, number))
-        timer.daemon = True
-        timer.start()
-        again.append(timer)
+        again.send(number)
 
+    again = _SignalAgain(dropped.__code__)
     before = {number: signal.signal(number, stop) for number in numbers}
     hook_before, sys.unraisablehook = sys.unraisablehook, dropped
     try:
         yield
     finally:
-        for timer in again:
-            timer.cancel()
+        again.end()
         sys.unraisablehook = hook_before
         for number, old in before.items():
             signal.signal(number, old)

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -101,6 +102,29 @@ def test_a_signal_in_a_destructor_is_not_lost(number):
         work()
     assert raised.value.signal == number
     assert sys.unraisablehook is hook
+
+
+def test_a_signal_is_not_sent_again_into_the_hook_that_would_drop_it_too(monkeypatch):
+    """The hook may take its time, on a busy machine."""
+    start = threading.Thread.start
+
+    def start_and_stall(thread):
+        start(thread)
+        time.sleep(0.1)
+
+    class Signalled:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    def work():
+        with stopping_on_signals():
+            monkeypatch.setattr(threading.Thread, "start", start_and_stall)
+            Signalled()
+            monkeypatch.undo()
+            threading.Event().wait(30)
+
+    with pytest.raises(Stopped):
+        work()
 
 
 def test_other_errors_of_destructors_are_shown(monkeypatch):

@@ -90,8 +90,8 @@ class PartitionSequence:
             self._gap_after = max(self._gap_after, *orders)
 
     def recreated(self, identity: ProducerIdentity) -> None:
-        """The topic was created again: start at 0 under a new epoch. What has numbers keeps them, with the
-        gap among them."""
+        """The topic was created again: start at 0 under a new epoch. Batches that have numbers keep them,
+        with the gap among them."""
         self.identity = identity
         self.next_sequence = 0
         self.confirmed = False
