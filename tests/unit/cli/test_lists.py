@@ -63,6 +63,30 @@ def test_a_name_that_is_no_group_is_an_error(
     assert (shown.out, "group tow: GROUP_ID_NOT_FOUND" in shown.err) == ("", True)
 
 
+def test_a_group_that_can_not_be_described_does_not_hide_those_after_it(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of streams, or one that was deleted meanwhile."""
+
+    def described(request: MockRequest) -> dict[str, object]:
+        (name,) = request.fields["groups"]
+        if name == "one":
+            return {"groups": [{"error_code": 69, "group_id": name}]}
+        member = {"member_id": f"in {name}", "client_id": "c", "client_host": "/h"}
+        group = {"group_id": name, "group_state": "Stable", "protocol_type": "consumer", "members": [member]}
+        return {"groups": [group]}
+
+    def no_new_one(request: MockRequest) -> dict[str, object]:
+        return {"groups": [{"error_code": 69, "group_id": name} for name in request.fields["group_ids"]]}
+
+    broker.on("ConsumerGroupDescribe", times=None).reply(no_new_one)
+    broker.on("DescribeGroups", times=None).reply(described)
+    assert main(["groups", "--members", "--json", "-b", broker.bootstrap_servers]) == 0
+    shown = capsys.readouterr()
+    assert [row["member"] for row in json.loads(shown.out)] == ["in three", "in two"]
+    assert "warning: describing group one: GROUP_ID_NOT_FOUND" in shown.err
+
+
 def test_groups_that_are_named_are_deleted_and_no_others(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ UTC = pa.timestamp("us", "UTC")
         ("`a b``c` int COMMENT 'it\\'s, a <name>'", pa.struct([("a b`c", pa.int32())])),
         ("string", pa.string()),
         ("decimal", pa.decimal128(10, 0)),
+        ("\n  id bigint,\n  name string\n", pa.struct([("id", pa.int64()), ("name", pa.string())])),
         ("x decimal(12, 2), y dec(5)", pa.struct([("x", pa.decimal128(12, 2)), ("y", pa.decimal128(5, 0))])),
         ("array<map<string, timestamp>>", pa.list_(pa.map_(pa.string(), UTC))),
         (

@@ -110,6 +110,10 @@ def test_the_first_way_to_say_where_wins():
             "ending offset for t-0 can't be earliest for batch queries on Kafka",
         ),
         ({"endingOffsets": "latest-5"}, "latest-N and committed are for starting only"),
+        (
+            {"endingOffsets": "committed", "kafka.group.id": "g"},
+            "latest-N and committed are for starting only",
+        ),
         ({"startingTimestamp": "soon"}, "Expected a single long value, got soon"),
         (
             {"assign": "{}"},

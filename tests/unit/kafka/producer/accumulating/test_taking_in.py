@@ -131,11 +131,13 @@ def test_records_without_a_partition_are_said_to_be_lost(cluster, produce):
             raise ZeroDivisionError("mine")
         return np.zeros(len(sizes), np.int32)
 
-    failed = []
-    producer = produce(partitioner=fail_once)
+    failed, reported = [], []
+    producer = produce(partitioner=fail_once, on_error=lambda *arguments: reported.append(arguments))
     lost = [producer.send("t", value=value) for value in numbers(0, 3)]
     producer.flush(60)
     assert ["ZeroDivisionError('mine')" in str(one.exception(60)) for one in lost] == [True] * 3
+    assert {one.exception(60).topic_partition for one in lost} == {TopicPartition("t", -1)}
+    assert [topic_partition for topic_partition, *_ in reported] == [TopicPartition("t", -1)]
     producer.send("t", value=b"next").result(60)
     assert cluster.values(TP) == [b"next"]
 

@@ -79,9 +79,18 @@ def test_a_success_after_the_timeout_changes_nothing_that_was_told(cluster):
     ids=lambda value: value.name,
 )
 def test_what_a_refusal_leaves_open_is_told(cluster, code, status):
-    with producing(cluster, retries=1) as producer:
+    reported = []
+
+    def report(_topic_partition, _records, error, retriable):
+        reported.append((error.status, retriable))
+
+    with producing(cluster, retries=1, on_error=report) as producer:
         cluster.script(TP, Step(status is DeliveryStatus.POSSIBLY_PERSISTED, code), *[refused(code)] * 3)
-        assert send(producer, 1)[0].exception(60).status is status
+        error = send(producer, 1)[0].exception(60)
+        producer.flush(60)
+    may_help = code not in (ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert (error.status, error.retriable) == (status, may_help)
+    assert reported == [(status, may_help)]
 
 
 def test_a_connection_that_is_lost_leaves_it_open(cluster):
