@@ -78,23 +78,17 @@ class PartitionSequence:
     def confirm(self, batch: Batch) -> None:
         """The broker has ``batch``. One from the gap on closes it; one before it says nothing about those
         behind."""
-        self.confirmed |= batch.sending.identity == self.identity
-        if self._is_own(batch) and batch.order >= self._gap_after:
-            self.gap = False
+        if batch.sending.identity == self.identity:
+            self.confirmed = True
+            if batch.order >= self._gap_after:
+                self.gap = False
 
     def leave_gap(self, batches: Iterable[Batch]) -> None:
-        """``batches`` were given up; where they have numbers, those behind them may not fit."""
-        orders = [batch.order for batch in batches if self._is_own(batch)]
+        """``batches`` were given up; where they were numbered here, the numbers behind them may not fit."""
+        orders = [batch.order for batch in batches if batch.sending.identity == self.identity]
         if orders:
             self.gap = True
             self._gap_after = max(self._gap_after, *orders)
-
-    def recreated(self, identity: ProducerIdentity) -> None:
-        """The topic was created again: start at 0 under a new epoch. Batches that have numbers keep them,
-        with the gap among them."""
-        self.identity = identity
-        self.next_sequence = 0
-        self.confirmed = False
 
     def restart(self, identity: ProducerIdentity) -> None:
         """Start at 0 again under a new epoch.
@@ -102,15 +96,11 @@ class PartitionSequence:
         Only for a partition with nothing in flight, and with waiting batches that are known not to be in the
         log.
         """
-        self.recreated(identity)
+        self.identity = identity
+        self.next_sequence = 0
+        self.confirmed = False
         self.gap = False
         self._gap_after = ()
-
-    def _is_own(self, batch: Batch) -> bool:
-        """True if ``batch`` has numbers of this producer: under an earlier epoch too, as in a recreated topic
-        they are refused behind a gap like those of now."""
-        identity = batch.sending.identity
-        return identity is not None and identity.producer_id == self.identity.producer_id
 
 
 def read_numbers(batch: Batch) -> None:

@@ -287,7 +287,7 @@ class PartitionQueue:
             code,
             records=batch.records,
             head_of_line=self._is_head(batch),
-            gap=self._is_behind_gap(batch),
+            gap=self._sequence is not None and self._sequence.gap,
             indefinite=batch.sending.indefinite,
             numbered=batch.sending.identity is not None,
             foreign=batch.spilled is not None,
@@ -415,7 +415,7 @@ class PartitionQueue:
         elif None not in (topic_id, self._topic_id) and topic_id != self._topic_id:
             if (raised := producer_id.bump_epoch()) is None:
                 return NeedProducerId()
-            sequence.recreated(raised)
+            sequence = PartitionSequence(raised)
         self._sequence = sequence
         self._topic_id = topic_id or self._topic_id
         return sequence
@@ -465,19 +465,6 @@ class PartitionQueue:
     def _is_head(self, batch: Batch) -> bool:
         """True if no earlier batch is unconfirmed."""
         return self._in_flight[0] is batch and not (self._waiting and self._waiting[0].order < batch.order)
-
-    def _is_behind_gap(self, batch: Batch) -> bool:
-        """True if the numbers of ``batch`` may not fit, as one before it was given up, and nothing behind it
-        can be in the log.
-
-        A recreated topic takes the first number that comes: it may have one from behind a batch that it
-        refused, which would be written once more, or overtaken.
-        """
-        sequence = self._sequence
-        if sequence is None or not sequence.gap:
-            return False
-        former = batch.sending.identity != sequence.identity
-        return not (former and any(other.sending.indefinite for other in self._waiting))
 
     def _came_back(self, batch: Batch) -> None:
         self._in_flight.remove(batch)

@@ -449,51 +449,6 @@ class TestProducerId:
         assert partition.ask(topic_id=UUID(int=2)) is recreated
         assert numbers(recreated) == (7, 1, 0)
 
-    @pytest.mark.parametrize("noticed", ["before", "after"])
-    def test_a_gap_among_the_numbers_of_the_former_topic_is_one(
-        self, partition: Partition, noticed: str
-    ) -> None:
-        """They were under way when the topic was created again, which is noticed before or after the gap."""
-        confirmed(partition)
-        kept, refused, *others = fill(partition, 1, 2, 3, 4)
-        partition.ask_all()
-        assert partition.answer(kept) == DELIVERED
-        fill(partition, 5)
-        if noticed == "before":
-            assert partition.ask(topic_id=UUID(int=2)) is None
-        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
-        partition.given_up([refused])
-        if noticed == "after":
-            assert partition.ask(topic_id=UUID(int=2)) is None
-        assert partition.answer(others[0], E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
-        assert partition.answer(others[1], E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RETRY
-        sent = []
-        while (one := partition.ask(now=9, topic_id=UUID(int=2))) is not None:
-            sent.append((one.order, numbers(one)))
-            partition.answer(one)
-        assert sent == [((3,), (7, 2, 0)), ((4,), (7, 2, 1)), ((5,), (7, 2, 2))]
-
-    @pytest.mark.parametrize("answer", ["confirmed", "lost"])
-    def test_none_is_numbered_anew_that_one_behind_it_may_have_overtaken(
-        self, partition: Partition, answer: str
-    ) -> None:
-        """A topic that was created again knows no number of the producer, and takes the first that comes."""
-        confirmed(partition)
-        refused, first, overtaking = fill(partition, 1, 2, 3)
-        partition.ask_all()
-        fill(partition, 4)
-        assert partition.ask(topic_id=UUID(int=2)) is None
-        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
-        partition.given_up([refused])
-        assert partition.answer(first, E.NOT_ENOUGH_REPLICAS) == RETRY
-        if answer == "confirmed":
-            assert partition.answer(overtaking) == DELIVERED
-        else:
-            partition.lost(overtaking, LOST, 0)
-        assert partition.ask(now=9, topic_id=UUID(int=2)) is first
-        assert numbers(first) == (7, 0, 2)
-        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
-
     def test_a_broker_that_knows_no_id_changes_no_numbers(
         self, partition: Partition, producer_id: ProducerId
     ) -> None:
