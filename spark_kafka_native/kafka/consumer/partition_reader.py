@@ -259,7 +259,7 @@ class PartitionReader:
             self.buffer.drop(topic_partition)
 
     def drop_lost(self, topic_partition: TopicPartition) -> None:
-        """If the reset policy has gone back, drop the fetched records of before."""
+        """If the log has lost the records that were read, drop those that were fetched before that reset."""
         self.check_process()
         with self.lock:
             self._give_back_rows(topic_partition)

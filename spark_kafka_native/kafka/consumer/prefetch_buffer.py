@@ -397,13 +397,19 @@ class PrefetchBuffer:
         self.wake_readers()
 
     def drop_lost(self, topic_partition: TopicPartition) -> None:
-        """If the reset policy has gone back, drop the records of before that wait: no caller will get them,
-        and a commit is to contain where the log goes on.
+        """If the log has lost the records that were read, drop those that wait from before that reset: no
+        caller will get them, and a commit is to contain where reading goes on.
         """
         with self.lock:
             wanted = self.partition(topic_partition)
-            reset, lost = wanted.reset, any(one.resets < wanted.resets for one in wanted.waiting)
-            if reset is not None and lost and reset.offset < wanted.position and wanted.error is None:
+            reset, waits = wanted.reset, any(one.resets < wanted.resets for one in wanted.waiting)
+            if (
+                reset is None
+                or not waits
+                or isinstance(wanted.error, (LogTruncatedError, TopicRecreatedError))
+            ):
+                return
+            if reset.forward or reset.offset < wanted.position:
                 self._seek(wanted, reset.offset)
 
     def check(self, *, again: bool, but: TopicPartition | None = None) -> None:

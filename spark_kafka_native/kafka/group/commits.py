@@ -439,7 +439,7 @@ class Commits:
 
     def handed_out(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> None:
         """The caller is given everything in ``[from_offset, next_offset)``."""
-        self._note(topic_partition, from_offset, next_offset)
+        self._note(topic_partition, from_offset, next_offset, counts=True)
         if self._enabled:
             self._touched.add(topic_partition)
 
@@ -460,17 +460,20 @@ class Commits:
         for topic_partition, reset in resets.items():
             if reset is not None:
                 self._reader.drop_lost(topic_partition)
-                self.reached([topic_partition])
                 if reset.forward:
                     self.progress.skipped(topic_partition, reset.offset)
+                else:
+                    self.reached([topic_partition])
 
-    def _note(self, topic_partition: TopicPartition, from_offset: int, next_offset: int) -> None:
-        if self.progress.goes_back(topic_partition, from_offset):
+    def _note(
+        self, topic_partition: TopicPartition, from_offset: int, next_offset: int, *, counts: bool = False
+    ) -> None:
+        if not self.progress.handed_out(topic_partition, from_offset, next_offset, counts=counts):
             # First: after an interrupt in between, reading goes back again.
             self.forget([topic_partition])
             self.started(topic_partition, from_offset)
-        reset = self._reader.reset_of(topic_partition)
-        self.progress.handed_out(topic_partition, from_offset, next_offset, reset)
+            reset = self._reader.reset_of(topic_partition)
+            self.progress.go_back(topic_partition, from_offset, next_offset, reset, counts=counts)
 
     def begun(self, topic_partition: TopicPartition, offset: int, committed: int | None) -> None:
         """Reading begins at ``offset``; ``committed`` is the group's committed offset, if any."""
@@ -495,6 +498,7 @@ class Commits:
             kept = offset  # in the new topic nothing is committed
         elif self._enabled:
             if topic_partition in self._begun:
+                self.note_resets([topic_partition])
                 self.reached([topic_partition])
             kept = self.progress.to_keep(topic_partition, offset, self._starts.get(topic_partition))
         self.forget([topic_partition])

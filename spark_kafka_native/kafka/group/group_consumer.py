@@ -36,7 +36,7 @@ from .commits import CommitQueue, Commits, partitions_named
 from .committed_offsets import committed_offsets
 from .group_config import GroupConfig, Subscription, Topics
 from .membership_thread import new_member
-from .progress import Marks, Progress
+from .progress import Progress
 from .rebalance import OnChange, Rebalance, RebalanceCallbacks
 from .start_offsets import StartOffsets
 
@@ -105,8 +105,8 @@ class GroupConsumer:
             self._member, self._subscription, self._commits, self._starts, callbacks, self._reader.registry
         )
         self._taken: Taken | None = None
-        self._marks: Marks = {}
-        """Of before the records count as handed out."""
+        self._counted = 0
+        """`Progress.counted` before these records."""
         self._read_by: dict[str, int] = {}
         self._undelivered: Taken | None = None
         self._handled: BaseException | None = None
@@ -275,8 +275,8 @@ class GroupConsumer:
         self._starts.add(partitions)  # first: wherever an interrupt comes, the next read goes back
         self._commits.queue.drain(self._commits.queue.settle_deadline())
         self._taken = None
+        self._starts.drop_missing()  # before their progress is forgotten: their resets count
         self._commits.restart(partitions)
-        self._starts.drop_missing()
         for topic_partition in recreated & self._reader.partitions.keys():
             self._reader.drop(topic_partition)
 
@@ -515,21 +515,20 @@ class GroupConsumer:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
         if self._subscription.empty:
             raise ConfigError(f"{self!r} has nothing to read: call subscribe() first, or give topics")
-        self._taken, self._marks, self._handled = None, {}, sys.exception()
+        self._taken, self._handled = None, sys.exception()
         try:
             self._member.poll_begins()
             deadline = Deadline(float("inf")) if timeout is None else Deadline.after_ms(timeout * 1000)
             while True:
                 self._rebalance.follow(deadline)
+                self._counted = self._commits.progress.counted
                 taken = self._taken = self._undelivered = (
                     take(deadline.within_ms(SLICE_MS))
                     if self._commits.may_go_on(deadline.within_ms(SLICE_MS))
                     else None
                 )
                 if taken is not None and not self._member.membership.losing:
-                    spans = list(_spans(taken))
-                    self._marks = self._commits.progress.marks(tp for tp, *_ in spans)
-                    for tp, from_offset, next_offset in spans:
+                    for tp, from_offset, next_offset in _spans(taken):
                         self._commits.handed_out(tp, from_offset, next_offset)
                     self._member.poll_ends()
                     return taken
@@ -551,9 +550,11 @@ class GroupConsumer:
         Not where the caller has moved the partition itself."""
         if self._taken is None:
             return
-        for tp, from_offset, _ in _spans(self._taken):
-            if self._reader.give_back(tp, from_offset) and tp in self._marks:
-                self._commits.progress.given_back(tp, from_offset, self._marks)
+        progress = self._commits.progress
+        counted = progress.counted - self._counted  # an interrupt may have come before the rest
+        for at, (tp, from_offset, _) in enumerate(_spans(self._taken)):
+            if self._reader.give_back(tp, from_offset) and at < counted:
+                progress.given_back(tp, from_offset)
 
     def _check_open(self) -> None:
         self._reader.check_process()

@@ -14,8 +14,6 @@ from ..model import TopicPartition
 Offsets = Mapping[TopicPartition, int]
 Places = Mapping[TopicPartition, object]
 """Those of `Progress.places`."""
-Marks = Mapping[TopicPartition, tuple[object, int]]
-"""Those of `Progress.marks`."""
 
 MAX_GIVEN = 1_000
 """How many offsets of transactions are kept; the group has one of the last few."""
@@ -35,24 +33,27 @@ class _Partition:
     """True if the caller has chosen ``start``."""
     kept: int | None = None
     """An offset from before the last `seek` that may be committed, too."""
+    unsettled: bool = False
+    """True if reading went back, with records from before that were neither committed nor given."""
 
     @property
     def uncommitted(self) -> bool:
         """True if records were handed out that were neither committed nor given to a transaction."""
         last = self.given[-1] if self.given else 0
-        return self.handed_out > max(self.start, self.committed or 0, last)
+        return self.unsettled or self.handed_out > max(self.start, self.committed or 0, last)
 
 
 @dataclass(slots=True)
 class _Reset:
-    """Where the reset policy went on, since the caller has moved a partition itself. With what the group may
-    have committed before and after: the same offset means other records then.
+    """Where the reset policy went on, and what the group may have committed before and after: the same offset
+    means other records then.
     """
 
     floor: int = 0
     """Nothing before it is in the log any more."""
     back: int | None = None
-    """After it went back, until a commit: where the log went on that had lost the position."""
+    """After it went back, until a commit: where the log went on that had lost the position, or the caller
+    since."""
     before: frozenset[int | None] = frozenset()
     """Offsets that the group may still have from before it went back."""
     since: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_GIVEN))
@@ -88,6 +89,8 @@ class Progress:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._resets: dict[TopicPartition, _Reset] = {}
         self._dropped_uncommitted: set[TopicPartition] = set()
+        self.counted = 0
+        """How often records have counted as handed out."""
 
     def begin(
         self, topic_partition: TopicPartition, start: int, committed: int | None, kept: int | None = None
@@ -96,40 +99,51 @@ class Progress:
         with self._lock:
             self._partitions[topic_partition] = _Partition(start, start, committed, kept=kept)
 
-    def goes_back(self, topic_partition: TopicPartition, from_offset: int) -> bool:
-        """True if reading goes back to ``from_offset``: ``auto.offset.reset`` applied where the log lacks the
-        position.
+    def handed_out(
+        self, topic_partition: TopicPartition, from_offset: int, next_offset: int, *, counts: bool = False
+    ) -> bool:
+        """Everything in ``[from_offset, next_offset)`` was handed out. ``counts`` for `counted`.
 
-        Commits go back with it: otherwise another member would continue at the old offset and skip the
-        records that are written up to it.
+        Returns False, and changes nothing, if reading goes back by that: see `go_back`.
         """
         with self._lock:
             partition = self._partitions.get(topic_partition)
-            return partition is not None and from_offset < partition.handed_out
+            if partition is None:
+                self.counted += counts
+                return True
+            if from_offset < partition.handed_out:
+                return False
+            reached = max(partition.handed_out, next_offset)
+            # No call between these two: an interrupt comes before both or after both.
+            self.counted += counts
+            partition.handed_out = reached
+            return True
 
-    def handed_out(
+    def go_back(
         self,
         topic_partition: TopicPartition,
         from_offset: int,
         next_offset: int,
         reset: AppliedReset | None = None,
+        *,
+        counts: bool = False,
     ) -> None:
-        """Everything in ``[from_offset, next_offset)`` was handed out; ``reset`` is the last one of the
-        partition.
+        """As `handed_out`, where reading goes back, as ``auto.offset.reset`` has applied; ``reset`` is the
+        last one of the partition.
+
+        Commits go back with it: otherwise another member would continue at the old offset and skip the
+        records that are written up to it.
         """
         with self._lock:
-            partition = self._partitions.get(topic_partition)
-            if partition is None:
-                return
-            if from_offset >= partition.handed_out:
-                partition.handed_out = max(partition.handed_out, next_offset)
-                return
+            partition = self._partitions[topic_partition]
             # Nothing was lost if the caller had chosen an offset that the log does not have.
             if reset is None or not (partition.sought and reset.lacked):
                 had = partition.committed, *partition.given
                 resets = self._resets.setdefault(topic_partition, _Reset())
                 resets.go_back(from_offset, had, 0 if reset is None else reset.start)
-            self._partitions[topic_partition] = _Partition(from_offset, next_offset, None)
+            now = _Partition(from_offset, next_offset, None, unsettled=partition.uncommitted)
+            self.counted += counts
+            self._partitions[topic_partition] = now
 
     def skipped(self, topic_partition: TopicPartition, offset: int) -> None:
         """The log has lost the records that were read, and the reset policy went forward to ``offset``."""
@@ -169,26 +183,21 @@ class Progress:
                 if (partition := self._partitions.get(topic_partition)) and position != partition.start
             }
 
-    def marks(self, topic_partitions: Iterable[TopicPartition]) -> Marks:
-        """What `given_back` takes, of before records are `handed_out`."""
-        with self._lock:
-            found = {tp: self._partitions.get(tp) for tp in topic_partitions}
-            return {tp: (one, one.handed_out) for tp, one in found.items() if one is not None}
-
-    def given_back(self, topic_partition: TopicPartition, offset: int, marks: Marks) -> None:
-        """Records from ``offset`` on did not reach the caller, and will be handed out again. If they count as
-        handed out: an interrupt may have come before.
+    def given_back(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Records from ``offset`` on did not reach the caller, although they count as handed out; they will
+        be handed out again.
         """
         with self._lock:
-            partition, (former, handed_out) = self._partitions.get(topic_partition), marks[topic_partition]
-            if partition is None or (partition is former and partition.handed_out == handed_out):
-                return
-            partition.handed_out = max(partition.start, min(partition.handed_out, offset))
+            partition = self._partitions.get(topic_partition)
+            if partition is not None:
+                partition.handed_out = max(partition.start, min(partition.handed_out, offset))
 
     def sought(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
         """The caller continues at ``offset``, and may commit offsets before the last commit; and ``kept``."""
         with self._lock:
-            self._resets.pop(topic_partition, None)
+            if (reset := self._resets.get(topic_partition)) is not None:
+                # What the group had of a log that was lost is no place to begin at in the new one, either.
+                reset.floor, reset.back = 0, None if reset.back is None else offset
             if topic_partition in self._partitions:
                 self._partitions[topic_partition] = _Partition(offset, offset, None, sought=True, kept=kept)
 
@@ -241,6 +250,7 @@ class Progress:
             for topic_partition, offset in offsets.items():
                 if (partition := self._partitions.get(topic_partition)) is not None:
                     partition.given.append(offset)
+                    partition.unsettled = False
                 if (reset := self._resets.get(topic_partition)) is not None and reset.back is not None:
                     reset.since.append(offset)
 
@@ -299,6 +309,6 @@ class Progress:
                 if partition is None or partition is not places[topic_partition]:
                     continue
                 if offset <= partition.handed_out:
-                    partition.committed = offset
+                    partition.committed, partition.unsettled = offset, False
                     if (reset := self._resets.get(topic_partition)) is not None:
                         reset.back = None  # the group has none of before any more

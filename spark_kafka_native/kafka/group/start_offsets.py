@@ -99,7 +99,6 @@ class StartOffsets:
             self._since = time.monotonic()
         self.missing.update(topic_partitions)
         topic_ids, cuts = self._reader.topic_ids, self._reader.truncated
-        self._commits.note_resets(self._reader.partitions.keys() & topic_partitions)
         for tp in topic_partitions:
             start = self._start(tp)
             start.topic_id = topic_ids.get(tp, start.topic_id)

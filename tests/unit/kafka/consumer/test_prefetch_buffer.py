@@ -622,9 +622,10 @@ def test_a_reset_says_if_the_log_never_reached_to_where_the_caller_moved(
     [
         (AppliedReset(9, 0, 0, 0), (0, [])),
         (AppliedReset(9, 6, 0, 6), (5, [(5, 7), (7, 6), (6, 8)])),
-        (AppliedReset(9, 40, 30, 40), (5, [(5, 7), (7, 40), (40, 42)])),
+        (AppliedReset(9, 40, 30, 40), (40, [])),
+        (AppliedReset(9, 40, 0, 40), (5, [(5, 7), (7, 40), (40, 42)])),
     ],
-    ids=["lost", "cut", "skipped"],
+    ids=["lost", "cut", "skipped", "cut and grown"],
 )
 def test_records_of_a_log_that_was_lost_are_dropped_when_their_partition_is_given_up(
     shared: PrefetchBuffer, paused: bool, reset: AppliedReset, left: tuple[int, list[tuple[int, int]]]
@@ -643,12 +644,22 @@ def test_records_of_a_log_that_was_lost_are_dropped_when_their_partition_is_give
     assert position_and_waiting(shared) == left
 
 
-def test_an_error_behind_a_reset_stays_when_the_partition_is_given_up(shared: PrefetchBuffer) -> None:
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [
+        (TopicRecreatedError("orders", "former", "present"), True),
+        (LogTruncatedError(TP, 5, 3), True),
+        (KafkaError("not authorized"), False),
+    ],
+)
+def test_an_error_behind_a_reset_stays_if_it_is_of_another_log_when_the_partition_is_given_up(
+    shared: PrefetchBuffer, error: KafkaError, stays: bool
+) -> None:
     shared.put(wanted(shared), 0, records(0, 5))
-    shared.reset(wanted(shared), 0, AppliedReset(5, 0, 0, 0))
     shared.take()
-    shared.put(wanted(shared), 0, records(0, 5))
-    shared.reset(wanted(shared), 0, AppliedReset(5, 0, 0, 0))
-    shared.broke(wanted(shared), 0, TopicRecreatedError("orders", "former", "present"))
+    shared.put(wanted(shared), 0, records(5, 9))
+    shared.reset(wanted(shared), 0, AppliedReset(9, 0, 0, 0))
+    shared.broke(wanted(shared), 0, error)
     shared.drop_lost(TP)
-    assert shared.recreated() == {TP}
+    assert shared.broken == ([TP] if stays else [])
+    assert shared.position(TP) == (5 if stays else 0)

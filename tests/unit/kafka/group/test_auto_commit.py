@@ -436,3 +436,24 @@ def test_a_partition_that_is_given_up_is_committed_where_a_reset_went_back_to() 
         world.resets[place] = AppliedReset(100, 7, 0, 7)
     world.commits.commit_now(Deadline.after_ms(0), leaving=[A0])
     assert [offsets for offsets, _ in world.asked] == [{A0: 7, A1: 50}]
+
+
+def test_a_seek_before_a_reset_that_went_back_is_reached_commits_where_it_went() -> None:
+    world = World()
+    world.commits.begun(A0, 0, None)
+    world.hand_out(A0, 0, 50)
+    world.resets[A0] = AppliedReset(100, 7, 0, 7)
+    assert world.commits.sought(A0, 40) == 7
+
+
+def test_offsets_that_a_reset_has_skipped_are_no_records_that_were_handed_out() -> None:
+    """All that were are in a transaction, which nothing hinders."""
+    world = World(enable_auto_commit=False)
+    world.commits.begun(A0, 0, None)
+    world.hand_out(A0, 0, 50)
+    world.progress.given_to_transaction({A0: 50})
+    world.resets[A0] = AppliedReset(50, 80, 80, 90)
+    world.positions[A0] = 80
+    world.commits.commit_now(Deadline.after_ms(0), leaving=[A0])
+    world.commits.drop([A0])
+    assert world.progress.take_dropped_uncommitted() == frozenset()

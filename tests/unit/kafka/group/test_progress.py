@@ -58,8 +58,8 @@ def test_commits_go_back_with_a_reset() -> None:
     """The log ended before the committed offset, and is read from its start."""
     progress = Progress()
     progress.begin(A0, 100, 100)
-    assert progress.goes_back(A0, 0)
-    progress.handed_out(A0, 0, 3)
+    assert not progress.handed_out(A0, 0, 3)
+    progress.go_back(A0, 0, 3)
     progress.check({A0: 3})
     assert progress.ahead({A0: 3}) == {A0: 3}
     with pytest.raises(CommitFailedError):
@@ -69,14 +69,12 @@ def test_commits_go_back_with_a_reset() -> None:
 def test_what_is_given_back_is_no_reset() -> None:
     progress = Progress()
     progress.begin(A0, 5, 5)
-    marks = progress.marks([A0, TopicPartition("b", 0)])
     progress.handed_out(A0, 5, 9)
     places = progress.places({A0: 7})
     progress.committed({A0: 7}, places)
-    progress.given_back(A0, 8, marks)
+    progress.given_back(A0, 8)
     progress.committed({A0: 9}, places)  # it was on its way
-    assert not progress.goes_back(A0, 8)
-    progress.handed_out(A0, 8, 9)
+    assert progress.handed_out(A0, 8, 9)
     assert progress.ahead({A0: 7}) == {}
     assert progress.ahead({A0: 8}) == {A0: 8}
 
@@ -105,8 +103,8 @@ def gone_back(committed: int = 8) -> Progress:
     progress = Progress()
     progress.begin(A0, committed, committed)
     progress.handed_out(A0, committed, committed + 9)
-    assert progress.goes_back(A0, 0)
-    progress.handed_out(A0, 0, 6)
+    assert not progress.handed_out(A0, 0, 6)
+    progress.go_back(A0, 0, 6)
     return progress
 
 
@@ -117,8 +115,8 @@ def test_after_reading_went_back_an_offset_of_before_is_no_place_to_begin_at() -
     assert progress.place(A0, 5, committed=False) == 0  # where reading began
     assert progress.place(A0, 5, committed=True) == 5
     progress.begin(A0, 5, 5)
-    assert progress.goes_back(A0, 0)
-    progress.handed_out(A0, 0, 6)
+    assert not progress.handed_out(A0, 0, 6)
+    progress.go_back(A0, 0, 6)
     assert progress.place(A0, 5, committed=True) == 0
     progress.given_to_transaction({A0: 5})
     with pytest.raises(LogTruncatedError, match=r"a-0: the log was cut back to offset 0 .* read up to 5"):
@@ -152,7 +150,7 @@ def test_each_offset_that_was_given_before_reading_went_back_may_be_of_before() 
     progress.handed_out(A0, 0, 9)
     for offset in (5, 8):
         progress.given_to_transaction({A0: offset})
-    progress.handed_out(A0, 0, 9)
+    progress.go_back(A0, 0, 9)
     for offset in (5, 8):
         progress.given_to_transaction({A0: offset})
         with pytest.raises(LogTruncatedError):
@@ -168,11 +166,15 @@ def test_what_was_skipped_is_a_floor_until_reading_goes_back() -> None:
     assert progress.place(A0, 3, committed=True) == progress.place(A0, 3, committed=False) == 7
     assert progress.place(A0, 8, committed=True) == 8
     progress.handed_out(A0, 7, 9)
-    progress.handed_out(A0, 4, 6)
+    progress.go_back(A0, 4, 6)
     assert progress.place(A0, 3, committed=True) == 3
-    assert progress.place(A0, 8, committed=True) == 4
+    assert progress.place(A0, 8, committed=True) == progress.place(A0, 8, committed=False) == 4
+    progress.skipped(A0, 5)
     progress.sought(A0, 2)
-    assert progress.place(A0, 8, committed=True) == 8
+    assert progress.place(A0, 2, committed=False) == 2
+    assert progress.place(A0, 8, committed=True) == 2  # it is of the log that was lost, in spite of the seek
+    progress.given_to_transaction({A0: 9})
+    assert progress.place(A0, 9, committed=True) == 9
 
 
 def test_the_log_has_nothing_before_its_start_when_reading_goes_back() -> None:
@@ -180,25 +182,40 @@ def test_the_log_has_nothing_before_its_start_when_reading_goes_back() -> None:
     progress = Progress()
     progress.begin(A0, 3, 3)
     progress.handed_out(A0, 3, 50)
-    progress.handed_out(A0, 20, 22, AppliedReset(50, 20, 10, 20))
+    progress.go_back(A0, 20, 22, AppliedReset(50, 20, 10, 20))
     assert progress.place(A0, 3, committed=True) == 10
     assert progress.place(A0, 12, committed=False) == 12
     assert progress.place(A0, 21, committed=True) == 20
 
 
-def test_what_did_not_count_as_handed_out_is_given_back_without_a_trace() -> None:
-    """An interrupt came before; the read of the log that was lost goes back all the same."""
+def test_how_often_records_have_counted_as_handed_out_is_counted() -> None:
+    """So that after an interrupt those alone are given back that have."""
     progress = Progress()
     progress.begin(A0, 0, None)
     progress.handed_out(A0, 0, 30)
-    marks = progress.marks([A0])
-    progress.given_back(A0, 0, marks)
-    assert progress.goes_back(A0, 0)
-    progress.handed_out(A0, 0, 30)
-    progress.given_back(A0, 0, marks)
-    assert not progress.goes_back(A0, 0)
-    with pytest.raises(CommitFailedError):
-        progress.check({A0: 30})
+    progress.handed_out(TopicPartition("gone", 0), 0, 30, counts=True)
+    assert progress.counted == 1
+    assert not progress.handed_out(A0, 0, 30, counts=True)
+    assert progress.counted == 1
+    progress.go_back(A0, 0, 30, counts=True)
+    progress.handed_out(A0, 30, 40, counts=True)
+    progress.handed_out(A0, 40, 40)
+    assert progress.counted == 3
+
+
+@pytest.mark.parametrize("settled", ["no", "given", "committed"])
+def test_records_from_before_reading_went_back_are_dropped_uncommitted_as_others(settled: str) -> None:
+    """A transaction has them, and the next member may read them again: the log was cut behind them."""
+    progress = Progress()
+    progress.begin(A0, 50, 50)
+    progress.handed_out(A0, 50, 60)
+    progress.go_back(A0, 0, 0)
+    if settled == "given":
+        progress.given_to_transaction({A0: 0})
+    if settled == "committed":
+        progress.committed({A0: 0}, progress.places({A0: 0}))
+    progress.drop([A0])
+    assert progress.take_dropped_uncommitted() == ({A0} if settled == "no" else set())
 
 
 @pytest.mark.parametrize("lacked", [True, False])
@@ -207,10 +224,10 @@ def test_a_seek_to_an_offset_that_the_log_lacks_says_nothing_about_the_committed
     progress, reset = Progress(), AppliedReset(100, 0, 0, 90, lacked=lacked)
     progress.begin(A0, 5, 5)
     progress.sought(A0, 100)
-    assert progress.goes_back(A0, 0)
-    progress.handed_out(A0, 0, 3, reset)
+    assert not progress.handed_out(A0, 0, 3)
+    progress.go_back(A0, 0, 3, reset)
     assert progress.place(A0, 5, committed=True) == (5 if lacked else 0)
-    progress.handed_out(A0, 3, 8, reset)
-    assert progress.goes_back(A0, 0)
-    progress.handed_out(A0, 0, 3, reset)
+    progress.handed_out(A0, 3, 8)
+    assert not progress.handed_out(A0, 0, 3)
+    progress.go_back(A0, 0, 3, reset)
     assert progress.place(A0, 5, committed=True) == 0

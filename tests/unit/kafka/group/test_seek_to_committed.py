@@ -630,7 +630,9 @@ def test_the_last_commit_is_where_a_reset_has_gone_back_to(
     assert group.committed[A0] == 0
 
 
-@pytest.mark.parametrize("step", ["handed_out", "forget", "started", "progress.handed_out"])
+@pytest.mark.parametrize(
+    "step", ["handed_out", "forget", "started", "progress.handed_out", "progress.go_back"]
+)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("automatic", [False, True])
 def test_an_interrupt_hides_no_reset_that_went_back(
@@ -658,10 +660,10 @@ def test_an_interrupt_hides_no_reset_that_went_back(
         name = step.rpartition(".")[2]
         real = getattr(owner, name)
 
-        def interrupted(*arguments: object) -> None:
+        def interrupted(*arguments: object, **options: object) -> None:
             setattr(owner, name, real)
             if when == "after":
-                real(*arguments)
+                real(*arguments, **options)
             raise KeyboardInterrupt
 
         setattr(owner, name, interrupted)
@@ -671,3 +673,22 @@ def test_an_interrupt_hides_no_reset_that_went_back(
         if not automatic:
             consumer.commit()
     assert group.committed[A0] == 2
+
+
+def test_a_reset_that_goes_back_while_commits_are_waited_for_counts(group: ScriptedGroup) -> None:
+    with member(group, auto_offset_reset="earliest") as consumer:
+        assert offsets(fetch(consumer, 4)) == [0, 1, 2, 3]
+        consumer.commit(offsets={A0: 3})
+        parts = parts_of(consumer)
+        drain = parts.commits.queue.drain
+
+        def drained(deadline: Deadline) -> None:
+            drain(deadline)
+            lose_log(group)
+            await_that(lambda: parts.reader.position(A0) == 0)
+            group.cluster.logs[A0].append([b"%d" % number for number in range(7)])
+
+        parts.commits.queue.drain = drained  # type: ignore[method-assign]
+        consumer.seek_to_committed()
+        parts.commits.queue.drain = drain  # type: ignore[method-assign]
+        assert offsets(fetch(consumer, 7)) == [*range(7)]
