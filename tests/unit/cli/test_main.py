@@ -222,6 +222,15 @@ def test_the_topic_of_a_benchmark_is_deleted_unless_it_is_to_be_kept(capsys, kee
     assert [f"The records are in {name}." in err for name in found] == ([True] if keep else [])
 
 
+def test_a_benchmark_counts_the_records_of_all_its_fetches(capsys):
+    settings = ["-X", "batch.num.messages=4", "-X", "max.partition.fetch.bytes=1"]
+    with MockBroker() as running:
+        command = ["bench", "--records", "10", "--partitions", "1", "--json", *settings]
+        assert main([*command, "-b", running.bootstrap_servers]) == 0
+        assert sum(one.api == "Fetch" for one in running.requests) > 1
+    assert [row["records"] for row in json.loads(capsys.readouterr().out)] == [10, 10]
+
+
 def run_without(modules: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command where ``modules`` are not installed."""
     script = f"import sys; sys.modules.update(dict.fromkeys({modules!r})); "

@@ -440,6 +440,15 @@ def test_topics_are_created_as_described(cluster: ScriptedCluster, admin: Admin)
     ] == [("n", 3, 2, {}, {"k": "v"}), ("r", -1, -1, {0: [1, 2], 1: [2, 1]}, {}), ("d", -1, -1, {}, {})]
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [{"partitions": 5}, {"replication_factor": 1}, {"partitions": 2, "replication_factor": 1}],
+)
+def test_counts_beside_the_brokers_of_each_partition_are_refused(counts: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="topic t: replicas say how many partitions and replicas"):
+        NewTopic("t", replicas=[[1], [2]], **counts)
+
+
 def every_topic_created(request: CreateTopicsRequest, _version: int) -> CreateTopicsResponse:
     return CreateTopicsResponse(
         topics=[

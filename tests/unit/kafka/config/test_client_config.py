@@ -451,6 +451,15 @@ def test_an_unknown_property_is_named_with_the_nearest() -> None:
         configs_from({"bootstrap.servers": "a", "group.id": "g", "check.crcs": "true"}, {}, ProducerConfig)
 
 
+@pytest.mark.parametrize("own", [ProducerConfig, ConsumerConfig])
+def test_a_misspelt_property_makes_no_other_unknown(own: type[Properties]) -> None:
+    """In a mapping that a producer shares with a consumer."""
+    shared = {"bootstrap.servers": "a", "isolation.level": "read_committed", "acks": "1", "lingr.ms": 5}
+    with pytest.warns(UserWarning, match=r"'lingr\.ms' is ignored; did you mean 'linger\.ms'") as warned:
+        configs_from(shared, {}, own)
+    assert len(warned) == 1
+
+
 def test_brokers_by_librdkafkas_name() -> None:
     (client,) = configs_from({"metadata.broker.list": "a,b:1"}, {})
     assert client.bootstrap_servers == ("a:9092", "b:1")
