@@ -131,6 +131,17 @@ def test_an_own_message_is_looked_up_in_the_registry(registry: FakeRegistry, tmp
     assert FileDescriptorProto.FromString(base64.b64decode(text)).message_type[0].name == "Note"
 
 
+@pytest.mark.usefixtures("registry")
+def test_an_own_message_has_its_own_fields_in_spite_of_the_registrys(tmp_path: Path) -> None:
+    path = tmp_path / "own.desc"
+    path.write_bytes(compile_proto("own.proto", {"own.proto": MOVED}).SerializeToString())
+    given = {"topic": "orders", "payload": "value", "message": "r.Order"}
+    found = [
+        str(ProtobufFormat().resolve_read(given | own).type) for own in ({}, {"descriptorfile": str(path)})
+    ]
+    assert found == ["struct<id: int32, item: struct<sku: string>>", "struct<id: int32>"]
+
+
 @pytest.mark.parametrize("binary", [("main",), ("import",), ("main", "import")])
 def test_schemas_that_are_descriptors(registry: FakeRegistry, binary: tuple[str, ...]) -> None:
     item = _binary("i.proto", {"i.proto": ITEM}) if "import" in binary else ITEM

@@ -81,6 +81,21 @@ def test_fields_beside_kafkas_columns() -> None:
     assert extended == wanted + ", `_corrupt_record` BINARY, `_error` STRING"
 
 
+@pytest.mark.parametrize(
+    ("mode", "added"),
+    [
+        ({}, ""),
+        ({"mode": "failfast"}, ""),
+        ({"mode": "permissive"}, ", `_corrupt_record` BINARY, `_error` STRING"),
+        ({"mode": "dropmalformed"}, ""),
+        ({"mode": "dlq", "dlq_topic": "letters"}, ""),
+    ],
+)
+def test_columns_for_errors_are_there_where_bad_records_stay(mode: dict[str, str], added: str) -> None:
+    extended = formats(value_format="json", value_schema="id bigint", **mode).extend(full_schema(False))
+    assert extended == KAFKA.replace("`value` binary", "`value` STRUCT<id bigint>") + added
+
+
 def test_a_comment_in_the_schema_ends_before_the_other_columns() -> None:
     ddl = "id bigint -- the number, `x`\n, name string /* 'y' */, `a -- b` string COMMENT '-- c'"
     parsed = formats(value_format="json", value_schema=ddl).value

@@ -142,12 +142,12 @@ def test_a_task_that_is_taken_over_again_and_again_fails_and_loses_no_letter_in_
 ) -> None:
     broker.on("EndTxn", when=lambda one: one.fields["committed"], times=takeovers).fail("PRODUCER_FENCED")
     if takeovers < MAX_TAKEOVERS:
-        send(broker, 3)
+        send(broker, 3, 90)
     else:
         with pytest.raises(
-            DeadLetterError, match=r"1 bad records of s-0 \(offsets 3 to 3\) could not be written"
+            DeadLetterError, match=r"2 bad records of s-0 \(offsets 3 to 90\) could not be written"
         ):
-            send(broker, 3)
+            send(broker, 3, 90)
         assert seen(broker) == []
-        send(broker, 3)
-    assert seen(broker) == [b"3"]
+        send(broker, 3, 90)
+    assert seen(broker) == [b"3", b"90"]
