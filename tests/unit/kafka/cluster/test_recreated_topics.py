@@ -157,6 +157,16 @@ def test_a_topic_that_is_missing_is_not_another_one(cluster, router):
     assert find_recreated(router, expected, refresh=True) == {}
 
 
+def test_asking_for_a_deleted_topic_does_not_create_it(cluster, router):
+    """Brokers may create a topic that a request names, unless the request forbids it."""
+    expected = dict(cluster.topic_ids)
+    router.metadata(expected)
+    del cluster.topic_ids["t"]
+    assert find_recreated(router, expected, refresh=True) == {}
+    requests = [one for broker in cluster.brokers.values() for one in broker.requests(MetadataRequest)]
+    assert not [one for one in requests if one.allow_auto_topic_creation]
+
+
 def test_ids_that_change_with_each_answer_are_no_answer(cluster, router):
     expected = dict(cluster.topic_ids)
 

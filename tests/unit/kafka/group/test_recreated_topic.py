@@ -157,6 +157,35 @@ def test_a_commit_learns_by_itself_that_the_topic_is_another_one(automatic: bool
     assert group.committed == ({B0: 2} if automatic else {A0: 1, B0: 2})
 
 
+def test_a_topic_that_a_commit_knows_as_another_one_is_so_beside_one_that_the_reader_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit of everything leaves out both, and a seek begins in the new topic."""
+    monkeypatch.setattr(commits, "FRESH_S", 0.0)
+    monkeypatch.setattr(commits, "FRESH_LIMIT_S", 0.0)
+    with ScriptedCluster(1) as cluster:
+        for name, tp in (("a", A0), ("b", B0)):
+            cluster.create(name)
+            cluster.logs[tp].append([b"one"])
+        group = ScriptedGroup(cluster, [A0, B0])
+        with GroupConsumer(cluster.bootstrap_servers, ["a", "b"], "g", enable_auto_commit=False) as consumer:
+            read = {record.topic_partition: record for record in (next(consumer), next(consumer))}
+            cluster.topic_ids["a"] = uuid.uuid4()
+            with pytest.raises(TopicRecreatedError, match="a was deleted and created again"):
+                consumer.fetch_record(WITHIN_S)
+            stalled(parts_of(consumer).reader)
+            cluster.topic_ids["b"] = uuid.uuid4()
+            with pytest.raises(CommitFailedError, match="b-0: the topic was deleted and created again"):
+                consumer.commit(read[B0])
+            consumer.commit()
+            assert group.committed == {}
+            for tp in (B0, A0):
+                consumer.seek(tp, 0)
+            parts_of(consumer).reader.buffer._max_bytes = 1_000_000
+            again = [consumer.fetch_record(WITHIN_S) for _ in range(2)]
+            assert {record and record.topic_partition for record in again} == {A0, B0}
+
+
 def test_offsets_for_a_transaction_are_not_of_a_former_topic() -> None:
     with ScriptedCluster(1) as cluster:
         cluster.create("a")
