@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.protocol.api.api_versions import (
     FinalizedFeatureKey,
 )
 from spark_kafka_native.kafka.protocol.api.find_coordinator import (
+    GROUP_KEY_TYPE,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -66,10 +67,11 @@ class Held:
 
 
 class TransactionCluster(ProduceCluster):
-    """One broker that is leader and coordinator of everything. ``level`` is its transaction.version."""
+    """One broker that is leader and coordinator of everything. ``level`` is its transaction.version. Of
+    several ``brokers``, the last one coordinates the groups."""
 
-    def __init__(self, level: int = 2) -> None:
-        super().__init__(1)
+    def __init__(self, level: int = 2, brokers: int = 1) -> None:
+        super().__init__(brokers)
         self.level = level
         self.held: dict[str, Held] = {}
         self.committed: dict[TopicPartition, list[bytes]] = defaultdict(list)
@@ -86,9 +88,10 @@ class TransactionCluster(ProduceCluster):
             ProduceRequest: self._produce(self.producer(1)),
         }
         for request, handler in self.handlers.items():
-            self[1].on(request, handler)
-        self[1].on(FindCoordinatorRequest, self._find)
-        self[1].on(ApiVersionsRequest, self._versions)
+            self[brokers if request is TxnOffsetCommitRequest else 1].on(request, handler)
+        for broker in self.brokers.values():
+            broker.on(FindCoordinatorRequest, self._find)
+            broker.on(ApiVersionsRequest, self._versions)
 
     # Faults: what a test pushes for one request.
 
@@ -139,13 +142,14 @@ class TransactionCluster(ProduceCluster):
         return ApiVersionsResponse(error_code=E.NONE, api_keys=keys, finalized_features=[level])
 
     def _find(self, request: FindCoordinatorRequest, _version: int) -> FindCoordinatorResponse:
+        found = self[max(self.brokers) if request.key_type == GROUP_KEY_TYPE else 1]
         return FindCoordinatorResponse(
             coordinators=[
                 Coordinator(
                     key=key,
-                    node_id=1,
-                    host=self[1].host,
-                    port=self[1].port,
+                    node_id=found.node_id,
+                    host=found.host,
+                    port=found.port,
                     error_code=E.NONE,
                     error_message=None,
                 )

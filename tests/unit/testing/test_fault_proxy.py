@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -218,13 +219,16 @@ def test_a_request_that_is_held_arrives_though_its_client_has_gone(
     proxy.add(FaultRule(api="EndTxn", side="request", fault=hold, times=1))
     client.send(END, 5)
     hold.wait()
+    since = time.monotonic()
     client.close()
     with closing(Client(proxy.bootstrap_servers)) as second:
         assert second.ask(END, 5) == DONE
         assert len(broker.requests(EndTxnRequest)) == 1
+        held_s = time.monotonic() - since
         hold.release()
         (held,) = proxy.wait_for_faults()
         assert isinstance(held.fault, faults.Delay)
+        assert held.fault.ms >= held_s * 1_000, "a replay would hold it for a shorter time"
         while len(broker.requests(EndTxnRequest)) < 2:
             second.ask(ApiVersionsRequest(), 3)
 

@@ -743,6 +743,22 @@ def test_offsets_in_several_requests_are_committed_together(
 
 
 @VERSIONS
+def test_a_group_and_a_transaction_may_have_different_coordinators(version: int) -> None:
+    """That of the transaction is asked to expect the offsets, that of the group to take them in."""
+    with TransactionCluster(brokers=2) as cluster:
+        with producing(cluster, version) as producer:
+            producer.begin()
+            producer.send_offsets({TP: 1}, "g")
+            producer.commit()
+        asked = [
+            [len(cluster[node_id].requests(request)) for node_id in (1, 2)]
+            for request in (AddOffsetsToTxnRequest, TxnOffsetCommitRequest)
+        ]
+        assert asked == [[1 if version == 1 else 0, 0], [0, 1]]
+        assert cluster.offsets == {("g", TP): (1, "")}
+
+
+@VERSIONS
 @pytest.mark.usefixtures("_one_offset_a_request")
 @pytest.mark.parametrize(
     ("refusal", "error"),

@@ -56,6 +56,17 @@ def test_the_error_of_a_full_buffer_counts_no_portions(cluster):
         producer.flush(60)
 
 
+def test_single_records_fill_the_buffer_to_its_last_place(cluster):
+    """Room is reserved in portions, and of two portions of 1,024 records the second would not fit."""
+    settings = {"batch_records": 10_000, "linger_ms": 60_000, "block_on_buffer_full": False}
+    limits = {"max_buffered_records": 1_500, "buffer_memory": 1_000_000}
+    with producing(cluster, **limits, **settings) as producer:
+        send(producer, 1_500)
+        assert producer.stats().buffered_records == 1_500
+        producer.flush(60)
+    assert cluster.values(TP) == numbers(1_500)
+
+
 def test_a_full_buffer_may_raise_at_once(cluster, monkeypatch):
     cluster.delay_s = 0.3
     with producing(cluster, max_buffered_records=10, block_on_buffer_full=False) as producer:
