@@ -402,14 +402,19 @@ class Producer:
         return self._buffers[topic]
 
     def _grant(self, buffer: TopicBuffer, size: int) -> None:
-        """Reserve room for single records: for one of ``size`` bytes, or for many where there is plenty."""
+        """Reserve room for single records: for one of ``size`` bytes, or for many where there is plenty. Only
+        of bytes or of records, if there is room for the other: the rest would pile up.
+        """
         self._topics.raise_if_closed()
         ample = not self._memory.waiting
         large = ample and self._config.buffer_memory >= 64 * GRANT_BYTES
         many = ample and self._config.max_buffered_records >= 64 * GRANT_RECORDS
+        bytes_left, records_left = buffer.granted
+        portion = max(size, GRANT_BYTES) if large else size
+        records = GRANT_RECORDS if many else 1
         room = Room()
         try:
-            self._reserve(room, max(size, GRANT_BYTES) if large else size, GRANT_RECORDS if many else 1)
+            self._reserve(room, 0 if bytes_left >= size else portion, 0 if records_left else records)
             buffer.grant(room)
         finally:
             self._memory.give_back(room)

@@ -56,13 +56,23 @@ def test_the_error_of_a_full_buffer_counts_no_portions(cluster):
         producer.flush(60)
 
 
-def test_single_records_fill_the_buffer_to_its_last_place(cluster):
-    """Room is reserved in portions, and of two portions of 1,024 records the second would not fit."""
+@pytest.mark.parametrize(
+    ("limits", "records"),
+    [
+        ({"max_buffered_records": 1_500, "buffer_memory": 1_000_000}, 1_500),
+        ({"max_buffered_records": 1_500}, 1_500),
+        ({"max_buffered_records": 65_536, "buffer_memory": 1_000_000}, 1_500),
+    ],
+    ids=["few of both", "few records", "few bytes"],
+)
+def test_single_records_fill_the_buffer_to_its_last_place(cluster, limits, records):
+    """Room is reserved in portions: of two portions of 1,024 records the second would not fit. The rest of
+    one measure does not pile up where the other is used up first.
+    """
     settings = {"batch_records": 10_000, "linger_ms": 60_000, "block_on_buffer_full": False}
-    limits = {"max_buffered_records": 1_500, "buffer_memory": 1_000_000}
     with producing(cluster, **limits, **settings) as producer:
-        send(producer, 1_500)
-        assert producer.stats().buffered_records == 1_500
+        send(producer, records)
+        assert producer.stats().buffered_records >= records
         producer.flush(60)
     assert cluster.values(TP) == numbers(1_500)
 
