@@ -167,3 +167,17 @@ def test_what_is_open_of_the_write_is_ended_and_nothing_of_other_ones(
     fenced, run = begin(monkeypatch, None, open_=[*others, *mine])
     assert fenced == [JOB, *mine]
     assert run.void is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "ends"),
+    [
+        ("t", "running it again settles that, too"),
+        ("", "settles that, too, with transactionMarkerTopic only, as the rows name their topics"),
+    ],
+)
+def test_a_refusal_of_other_rows_says_when_to_run_it_again(topic: str, ends: str) -> None:
+    before = replace(INTENT, topic=topic)
+    said = resumable_write.refusal(before, replace(before, rows=8), [], None)
+    assert said is not None
+    assert said.endswith(ends)
