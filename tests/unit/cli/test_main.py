@@ -202,6 +202,20 @@ def test_properties_of_a_broker(given, properties):
     assert broker._properties(None, given) == properties
 
 
+def test_each_repetition_of_an_option_of_a_broker_counts(monkeypatch):
+    given = {}
+
+    def start(*_, **settings):
+        given.update(settings)
+        raise BrokerStartError("it ended")
+
+    monkeypatch.setattr(embedded_kafka, "EmbeddedKafka", start)
+    properties = ["--property", "a=1", "--property", "b=2"]
+    assert main(["broker", *properties, "--user", "x:1", "--user", "y:2"]) == 1
+    assert given["properties"] == {"a": "1", "b": "2"}
+    assert given["users"] == {"x": "1", "y": "2"}
+
+
 @pytest.mark.parametrize("given", ["a", "=1"])
 def test_what_is_no_property_of_a_broker(given):
     with pytest.raises(ValueError, match=f"'{given}' is not of the form NAME=VALUE"):
@@ -220,6 +234,16 @@ def test_the_topic_of_a_benchmark_is_deleted_unless_it_is_to_be_kept(capsys, kee
     assert [row["records"] for row in json.loads(out)] == [10, 10]
     assert records == (10 if keep else 0)
     assert [f"The records are in {name}." in err for name in found] == ([True] if keep else [])
+
+
+def test_the_topic_of_a_benchmark_that_fails_is_deleted(capsys):
+    with MockBroker() as running:
+        running.on("Fetch", times=None).fail(29)  # TOPIC_AUTHORIZATION_FAILED
+        command = ["bench", "--records", "10", "--partitions", "1", "-b", running.bootstrap_servers]
+        assert main(command) == 1
+        assert len(running.asked("CreateTopics")) == 1
+        assert [name for name in running.cluster.topics if name.startswith("pykafka-bench-")] == []
+    assert "TOPIC_AUTHORIZATION_FAILED" in capsys.readouterr().err
 
 
 def test_a_benchmark_counts_the_records_of_all_its_fetches(capsys):
@@ -274,3 +298,11 @@ def test_of_a_brokers_log_the_cause_is_shown():
     )
     assert str(error).endswith(log)
     assert BrokerStartError("it ended", "INFO no word of a cause").reason == "it ended"
+
+
+def test_of_a_brokers_long_log_the_end_is_shown():
+    """The cause is there: a port that is taken is looked for in it."""
+    end = "java.net.BindException: Address already in use"
+    error = BrokerStartError("broker 1 ended while starting", "INFO starting\n" * 10_000 + end)
+    assert str(error).endswith(end)
+    assert len(str(error)) < 10_000
