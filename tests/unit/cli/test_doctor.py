@@ -43,6 +43,22 @@ def test_the_next_address_of_a_name_is_tried_where_the_first_refuses(broker: Moc
     assert "after 127.0.0.2: " in found.detail
 
 
+def test_an_address_has_the_time_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not that of the system, which waits for minutes where a firewall drops packets."""
+    waited_s: list[float] = []
+
+    def drop(_: Any, timeout: float) -> socket.socket:
+        waited_s.append(timeout)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", drop)
+    settings = {"bootstrap.servers": "127.0.0.1:9092", "socket.connection.setup.timeout.ms": "1500"}
+    found = list(doctor.check_address("127.0.0.1:9092", ClientConfig.from_properties(settings)))
+    assert [one.status for one in found] == ["ok", "error"]
+    assert found[1].detail == "127.0.0.1: timed out"
+    assert waited_s == [1.5]
+
+
 def test_each_broker_has_a_time_of_its_own(broker: MockBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[Any] = []
 
@@ -107,6 +123,17 @@ def test_the_cluster_is_checked_if_one_of_its_addresses_can_be_reached(
         f"broker {number} advertises {one}"
         for number, one in enumerate(broker.bootstrap_servers.split(","), start=1)
     ]
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("note", 0), ("warning", 0), ("error", 1)])
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["lines", "json"])
+def test_errors_alone_make_the_exit_code(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, form: list[str], status: str, code: int
+) -> None:
+    """The clock that was not measured is a note."""
+    found = Finding(check="Java", status=status, detail="it is")
+    monkeypatch.setattr(doctor, "check_machine", lambda: [found])
+    assert main(["doctor", *form, "-b", broker.bootstrap_servers]) == code
 
 
 @pytest.mark.parametrize(("login", "checked"), [("error", ["login"]), ("ok", ["login", "ticket"])])
