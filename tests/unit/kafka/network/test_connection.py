@@ -383,12 +383,22 @@ def test_every_address_of_a_host_is_tried_and_named(
     dead.close()
 
 
-@pytest.mark.parametrize("closes", [True, False])
-@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+@pytest.mark.parametrize(
+    ("protocol", "answer"),
+    [
+        ("PLAINTEXT", b""),
+        ("PLAINTEXT", None),
+        ("PLAINTEXT", b"HTTP/1.1 400 \r\n"),
+        ("SSL", b""),
+        ("SSL", None),
+    ],
+    ids=["closes", "is silent", "is no broker", "closes, TLS", "is silent, TLS"],
+)
 def test_an_address_whose_handshake_fails_is_tried_after_the_others(
-    broker: ScriptedBroker, closes: bool, protocol: str
+    broker: ScriptedBroker, protocol: str, answer: bytes | None
 ) -> None:
     """As Java does: after a disconnection the next address of the name is used."""
+    failure = ProtocolError if answer else NetworkError
     bad = socket.create_server(("127.0.0.2", 0))
     accepted: list[socket.socket] = []
 
@@ -396,7 +406,9 @@ def test_an_address_whose_handshake_fails_is_tried_after_the_others(
         with contextlib.suppress(OSError):
             while True:
                 accepted.append(bad.accept()[0])
-                if closes:
+                if answer:
+                    accepted[-1].sendall(answer)
+                elif answer is not None:
                     accepted[-1].close()
 
     targets = [bad.getsockname()]
@@ -407,7 +419,7 @@ def test_an_address_whose_handshake_fails_is_tried_after_the_others(
         resolver=lambda *_: [(socket.AF_INET, socket.SOCK_STREAM, 6, "", target) for target in targets],
     )
     given = SecurityConfig(protocol=SecurityProtocol[protocol])
-    with pytest.raises(NetworkError):
+    with pytest.raises(failure):
         Connection.open("kafka.example", 9092, dataclasses.replace(config, security=given))
     targets.append(("127.0.0.1", broker.port))
     for _ in range(2):
@@ -415,7 +427,7 @@ def test_an_address_whose_handshake_fails_is_tried_after_the_others(
             assert connection.send(METADATA).cluster_id == "mock"
     eventually(lambda: len(accepted) == 1)
     targets.pop()
-    with pytest.raises(NetworkError):
+    with pytest.raises(failure):
         Connection.open("kafka.example", 9092, config)
     assert len(accepted) == 2, "it is tried where there is no other"
     bad.shutdown(socket.SHUT_RDWR)
