@@ -212,6 +212,20 @@ def test_a_reply_begins_with_the_own_answer_of_the_broker(broker: MockBroker, pe
     assert broker.respond("Produce", produce, version=9) == b""
 
 
+def test_each_tagged_field_of_an_answer_has_its_own_value(broker: MockBroker, peer: Peer) -> None:
+    tagged = {
+        "diverging_epoch": {"epoch": 3, "end_offset": 40},
+        "current_leader": {"leader_id": 5, "leader_epoch": 6},
+        "snapshot_id": {"end_offset": 70, "epoch": 8},
+    }
+    there = {"topic": "a", "partitions": [{"partition_index": 0, **tagged}]}
+    broker.on("Fetch").reply({"responses": [there]})
+    fields = {"topics": [{"topic": "a", "partitions": [{"partition": 0}]}]}
+    (topic,) = peer.ask("Fetch", fields, 12)["responses"]
+    (found,) = topic["partitions"]
+    assert {name: found[name] for name in tagged} == tagged
+
+
 def test_a_request_knows_when_it_came_and_its_bytes(broker: MockBroker, peer: Peer) -> None:
     before = time.monotonic()
     peer.ask("Metadata", {"topics": [{"name": "a"}]}, 9)

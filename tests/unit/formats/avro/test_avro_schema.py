@@ -58,6 +58,14 @@ def test_names_have_namespaces() -> None:
     assert [field.type.name for field in parsed.fields] == ["E", "z.E"]
 
 
+@pytest.mark.parametrize(("kind", "of"), [("array", "items"), ("map", "values")])
+def test_a_namespace_holds_in_arrays_and_maps(kind: str, of: str) -> None:
+    inner = {"type": "enum", "name": "E", "symbols": ["A"]}
+    schema = record(("a", {"type": kind, of: inner}), ("b", {"type": kind, of: "E"}), namespace="x.y")
+    parsed = parse_schema(json.dumps(schema))
+    assert [field.type.items[0].name for field in parsed.fields] == ["x.y.E"] * 2
+
+
 def test_a_schema_may_use_names_of_others() -> None:
     parsed = parse_schema(json.dumps(record(("a", "x.E"))), ['{"type": "fixed", "name": "x.E", "size": 3}'])
     assert parsed.fields[0].type.size == 3

@@ -32,6 +32,7 @@ ESCAPED = [
             r'password="Endpoint=sb://x/;Key=a\"b\\c=";',
             {"username": "$ConnectionString", "password": 'Endpoint=sb://x/;Key=a"b\\c='},
         ),
+        (rf'{PLAIN_MODULE} required username="\"a" password="b\"";', {"username": '"a', "password": 'b"'}),
         (
             f'{SCRAM_MODULE} required username="id" password="hmac" tokenauth="true";',
             {"username": "id", "password": "hmac", "tokenauth": "true"},

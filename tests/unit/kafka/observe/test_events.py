@@ -176,6 +176,23 @@ def test_a_forked_child_gets_none_and_waits_for_none(source: EventSource[Step]) 
     assert stream.drain() == [Step(0)]
 
 
+def test_a_forked_child_has_subscribers_of_its_own(source: EventSource[Step]) -> None:
+    """Even if a thread of the parent is subscribing at the moment of the fork."""
+    stream = source.subscribe(5)
+
+    def is_its_own() -> bool:
+        if source.listening:
+            return False
+        own = source.subscribe(5)
+        source.emit(Step(1))
+        return own.drain() == [Step(1)]
+
+    with held_by_another_thread(source.locks[0]):
+        assert holds_in_forked_child(is_its_own)
+    source.emit(Step(0))
+    assert stream.drain() == [Step(0)]
+
+
 def test_a_window_has_room_for_something() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
         EventStream(0)
