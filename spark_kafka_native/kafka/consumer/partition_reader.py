@@ -235,17 +235,13 @@ class PartitionReader:
             self.buffer.seek(topic_partition, offset)
             self.buffer.partition(topic_partition).reset = None
 
-    @property
-    def resets(self) -> dict[TopicPartition, AppliedReset]:
-        """The last reset of each partition since the caller has moved it."""
-        found, fetched, tp = self.buffer.resets(), self._fetched, self._half_read
-        if fetched is not None and tp in found and fetched.resets < self.buffer.partition(tp).resets:
-            found[tp] = found[tp]._replace(reached=False)
-        return found
-
     def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
-        """The last reset of a partition since the caller has moved it, wherever the caller is."""
-        return self.buffer.reset_of(topic_partition)
+        """The last reset of a partition since the caller has moved it."""
+        found, fetched = self.buffer.reset_of(topic_partition), self._fetched
+        if found is None or fetched is None or topic_partition != self._half_read:
+            return found
+        is_before = fetched.resets < self.buffer.partition(topic_partition).resets
+        return found._replace(reached=False) if is_before else found
 
     def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The leader epochs of the records before ``offsets``, as far as they are known."""
@@ -304,7 +300,7 @@ class PartitionReader:
         that is lower. A place beyond it may be one that the log does not have, which is an error or reset:
         that shows when it is fetched from.
         """
-        reset = self.resets.get(topic_partition)
+        reset = self.reset_of(topic_partition)
         shortened_to = self.buffer.partition(topic_partition).shortened_to
         if shortened_to is not None and shortened_to < end:
             if reset is not None and not reset.reached:

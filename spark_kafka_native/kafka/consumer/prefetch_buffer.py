@@ -519,19 +519,12 @@ class PrefetchBuffer:
                 wanted.resets, wanted.shortened_to = wanted.resets + 1, reset.end
                 self.skip(wanted, moves, reset.offset)
 
-    def resets(self) -> dict[TopicPartition, AppliedReset]:
-        """The last reset of each partition since the caller has moved it."""
-        read = list(self._wanted.items())
-        return {
-            tp: reset._replace(reached=all(one.resets == wanted.resets for one in list(wanted.waiting)))
-            for tp, wanted in read
-            if (reset := wanted.reset) is not None
-        }
-
     def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
-        """The last reset of a partition since the caller has moved it, wherever the caller is."""
+        """The last reset of a partition since the caller has moved it."""
         wanted = self._wanted.get(topic_partition)
-        return None if wanted is None else wanted.reset
+        if wanted is None or wanted.reset is None:
+            return None
+        return wanted.reset._replace(reached=all(one.resets == wanted.resets for one in list(wanted.waiting)))
 
     def broke(self, wanted: BufferedPartition, moves: int, error: KafkaError) -> None:
         """Nothing more can be read of a partition until its error is resolved."""

@@ -456,9 +456,8 @@ class Commits:
         """These partitions are given up or begin anew. Where the reset policy has moved them since the caller
         did, that counts also if the caller has not got there.
         """
-        resets = {tp: self._reader.reset_of(tp) for tp in topic_partitions}
-        for topic_partition, reset in resets.items():
-            if reset is not None:
+        for topic_partition in topic_partitions:
+            if (reset := self._reader.reset_of(topic_partition)) is not None:
                 self._reader.drop_lost(topic_partition)
                 if reset.forward:
                     self.progress.skipped(topic_partition, reset.offset)

@@ -205,7 +205,7 @@ def test_a_pause_that_frees_memory_skips_nothing_of_the_log_after_a_reset(
     assert take(reader, 3) == [10, 11, 12]
     cluster.logs[tp].batches.clear()
     cluster.logs[tp].end_offset = 0
-    eventually(lambda: bool(reader.resets))
+    eventually(lambda: reader.reset_of(tp) is not None)
     for first in range(0, 25, 5):  # more than the old log had
         cluster.logs[tp].append([b"%d" % offset for offset in range(first, first + 5)])
     prefetched(reader, tp, 5)

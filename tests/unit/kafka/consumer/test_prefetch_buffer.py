@@ -579,16 +579,16 @@ def test_records_that_a_pause_has_freed_are_not_given_back_beside_those_fetched_
 
 def test_a_reset_is_reached_once_no_records_of_before_wait(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, records(5, 7))
-    assert shared.resets() == {}
+    assert shared.reset_of(TP) is None
     shared.reset(wanted(shared), 0, AppliedReset(7, 0, 0, 100))
     shared.put(wanted(shared), 0, records(0, 3))
-    assert shared.resets() == {TP: AppliedReset(7, 0, 0, 100, lacked=True, reached=False)}
+    assert shared.reset_of(TP) == AppliedReset(7, 0, 0, 100, lacked=True, reached=False)
     taken = shared.take()
     assert taken is not None
-    assert shared.resets() == {TP: AppliedReset(7, 0, 0, 100, lacked=True, reached=True)}
+    assert shared.reset_of(TP) == AppliedReset(7, 0, 0, 100, lacked=True, reached=True)
     for _ in range(2):
         shared.give_back(replace(taken, from_offset=6))
-        assert shared.resets() == {TP: AppliedReset(7, 0, 0, 100, lacked=True, reached=False)}
+        assert shared.reset_of(TP) == AppliedReset(7, 0, 0, 100, lacked=True, reached=False)
         assert position_and_waiting(shared) == (6, [(6, 0), (0, 3)])
 
 

@@ -131,7 +131,7 @@ def test_where_the_log_was_lost_it_ends_at_the_end_of_the_new_one(
             time.sleep(0.005)
         log.batches.clear()
         log.end_offset = 0
-        while fetched > 8_000 and not consumer.reader.resets:
+        while fetched > 8_000 and consumer.reader.reset_of(A1) is None:
             assert not until.expired
             time.sleep(0.005)
         log.append([b"new", b"new"])

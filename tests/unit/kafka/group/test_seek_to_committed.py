@@ -555,7 +555,7 @@ def test_a_reset_that_went_back_counts_also_before_the_caller_has_got_there(
             assert offsets(fetch(consumer, 3)) == [0, 1, 2]
         consumer.commit()
         lose_log(group)
-        await_that(lambda: reader.resets)
+        await_that(lambda: reader.reset_of(A0))
         log.append([b"%d" % number for number in range(7)])
         consumer.seek_to_committed()
         assert offsets(fetch(consumer, 7)) == [*range(7)]
@@ -597,8 +597,10 @@ def test_a_log_that_was_cut_and_has_grown_is_read_from_the_committed_offset(grou
             log.end_offset = 0
             log.append([b"0", b"1", b"2"])
         reader = parts_of(consumer).reader
-        await_that(lambda: A0 in reader.resets)
-        assert reader.resets[A0].offset == 6
+        await_that(lambda: reader.reset_of(A0))
+        reset = reader.reset_of(A0)
+        assert reset is not None
+        assert reset.offset == 6
         consumer.seek_to_committed()
         assert offsets(fetch(consumer, 5)) == [1, 2, 3, 4, 5]
 
@@ -622,7 +624,7 @@ def test_the_last_commit_is_where_a_reset_has_gone_back_to(
         reader = parts_of(consumer).reader
         await_that(lambda: reader.buffer.partition(A0).confirmed)
         lose_log(group)
-        await_that(lambda: reader.resets)
+        await_that(lambda: reader.reset_of(A0))
         log.append([b"%d" % number for number in range(7)])
         if is_paused:
             consumer.pause(A0)
