@@ -13,7 +13,6 @@ from uuid import UUID
 
 from ...cluster.router import Router
 from ...config.client_config import ProducerConfig
-from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError, ProtocolError, UnsupportedVersionError
 from ...model import Acks
 from ...network.connection import Connection
@@ -31,6 +30,7 @@ from ...runtime.deadline import LoopTimer
 from ..accumulating.batch import Batch
 from ..stats import StatsRecorder
 from .transaction import Transaction
+from .verdict import CONFIRMED
 
 CHANNEL = "produce"
 """Produce requests have connections of their own: they would have to wait behind a long fetch."""
@@ -42,8 +42,6 @@ adds partitions in the old way."""
 LAST_VERSION_BY_NAME = 12
 """From version 13 on Produce names topics by id (KIP-516); to a cluster without ids they name topics by
 name."""
-
-_CONFIRMED = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 
 
 @dataclass(kw_only=True)
@@ -286,7 +284,7 @@ class ProduceConnections:
         if found is None:
             what = f"{request.pending.what}: the answer does not mention {batch.topic_partition}"
             return Unanswered(batch, ProtocolError(what))
-        if self._transaction is not None and request.by_id and found.error_code in _CONFIRMED:
+        if self._transaction is not None and request.by_id and found.error_code in CONFIRMED:
             topic = batch.topic_partition.topic
             self._transaction.wrote({topic: request.topic_ids[topic]})
         where = f"Produce to {batch.topic_partition}"

@@ -59,6 +59,8 @@ Verdict = Delivered | Retry | Split | Failed
 """What a broker's answer to one batch means."""
 
 DELIVERED, DUPLICATE = Delivered(), Delivered(duplicate=True)
+CONFIRMED = {ErrorCode.NONE: DELIVERED, ErrorCode.DUPLICATE_SEQUENCE_NUMBER: DUPLICATE}
+"""The answers that say that the leader has the batch."""
 RETRY, REFRESH, RENUMBER = Retry(), Retry(refresh=True), Retry(renumber=True)
 SPLIT = Split()
 FAIL, OVERSIZED, EXHAUSTED = Failed(), Failed(oversized=True), Failed(exhausted=True)
@@ -118,10 +120,8 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
     numbers; ``transactional``: giving it up only means that its transaction is aborted; ``sets_apart``: a
     single record over a limit does not fail.
     """
-    if error_code is ErrorCode.NONE:
-        return DELIVERED
-    if error_code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-        return DUPLICATE
+    if error_code in CONFIRMED:
+        return CONFIRMED[error_code]
     if foreign and numbered and error_code in _OUT_OF_SEQUENCE | _FENCED:
         return RENUMBER
     if transactional and error_code in _ENDED_TRANSACTION:
