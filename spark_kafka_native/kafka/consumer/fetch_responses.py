@@ -28,7 +28,7 @@ from ..errors import (
 from ..model import IsolationLevel
 from ..protocol.api.fetch import PartitionData
 from ..protocol.api.metadata import LeaderIdAndEpoch
-from ..records.batch import first_offset, offset_after
+from ..records.batch import RecordSetEnd, end_of_batches, first_offset
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
 from .partition_state import PartitionState
@@ -214,15 +214,15 @@ def _has_records(
     if not data.records:
         _empty(state, data, response, rules)
         return False
-    after = offset_after(data.records)
-    if after is None:
+    end = end_of_batches(data.records)
+    if end is None:
         _grow(state, rules)
         return False
-    if after[0] <= state.position.offset:
+    if end.next_offset <= state.position.offset:
         error = IncompleteResponseError(f"{state.where}: the response has only records before it")
         state.stall(error, response.now, rules.delay_s(state))
         return False
-    state.receive(*after, len(data.records), response.turn, response.now)
+    state.receive(end, len(data.records), response.turn, response.now)
     return True
 
 
@@ -300,7 +300,8 @@ def _probed(state: PartitionState, data: PartitionData, response: ResponseFacts,
     until, next_batch = state.position.probe_until, first_offset(data.records or memoryview(b""))
     if until is not None and next_batch is not None and next_batch > state.position.offset:
         # -1: an epoch may have begun and ended in the gap; the broker would take the log for another one.
-        state.receive(min(until, next_batch), -1, 0, response.turn, response.now)
+        end = RecordSetEnd(min(until, next_batch), -1)
+        state.receive(end, 0, response.turn, response.now)
         return True
     error = IncompleteResponseError(
         f"{state.where}: the response has no records, although the log goes on to {until}"

@@ -12,6 +12,7 @@ from uuid import UUID
 from ..cluster.router import Leader
 from ..errors import KafkaError
 from ..model import TopicPartition
+from ..records.batch import EpochStarts, RecordSetEnd, epoch_before
 
 MIN_FETCH_BYTES = 64 * 1024
 """No fetch asks for less, however few records are left: an estimate that is too low costs a round trip."""
@@ -26,6 +27,7 @@ class FetchPosition:
         "_offset_epoch",
         "_received_epoch",
         "accepted",
+        "epoch_starts",
         "fetch_offset",
         "last_fetched_epoch",
         "moves",
@@ -61,6 +63,8 @@ class FetchPosition:
         """True if a broker has answered a request at this offset, or one it was read on from, without an
         error: it lies within the log.
         """
+        self.epoch_starts: EpochStarts = ()
+        """Of the records that were received last."""
         self._offset_epoch = leader_epoch
         self._received_epoch = -1
 
@@ -88,15 +92,16 @@ class FetchPosition:
         """The broker's log contains the offset, or ends there."""
         self.accepted = True
 
-    def receive(self, next_offset: int, epoch: int) -> None:
-        """Records before ``next_offset`` were received, and are decoded next."""
-        self.received_until, self._received_epoch = next_offset, epoch
-        self.fetch_offset, self.last_fetched_epoch = next_offset, epoch
+    def receive(self, end: RecordSetEnd) -> None:
+        """Records before ``end`` were received, and are decoded next."""
+        self.received_until, self._received_epoch, self.epoch_starts = end
+        self.fetch_offset, self.last_fetched_epoch = end.next_offset, end.leader_epoch
         self.probe_until = None
 
     def advance(self, next_offset: int) -> None:
         """The caller gets everything before ``next_offset``."""
-        self._offset_epoch = self._received_epoch if next_offset == self.received_until else -1
+        is_last = next_offset == self.received_until
+        self._offset_epoch = self._received_epoch if is_last else epoch_before(next_offset, self.epoch_starts)
         self.offset = next_offset
         # A failure of the request that was sent ahead may have set it back to before these records.
         if self.fetch_offset <= next_offset:
@@ -384,11 +389,11 @@ class PartitionState:
         self.progress.stop_waiting(now)
         self.broker.expire_replica(now)
 
-    def receive(self, next_offset: int, epoch: int, size: int, turn: int, now: float) -> None:
-        """``size`` bytes of records came; the next request starts at ``next_offset``."""
-        self._bytes_per_offset = size / (next_offset - self.position.offset)
+    def receive(self, end: RecordSetEnd, size: int, turn: int, now: float) -> None:
+        """``size`` bytes of records came; the next request starts at their ``end``."""
+        self._bytes_per_offset = size / (end.next_offset - self.position.offset)
         self.turn = turn
-        self.position.receive(next_offset, epoch)
+        self.position.receive(end)
         self.broker.served(now)
         self.progress.receive(now)
 

@@ -26,6 +26,7 @@ from ..model import TopicPartition
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, Observed
+from ..records.batch import EpochStarts, epoch_before
 from ..records.columns import RecordColumns
 from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
@@ -88,6 +89,8 @@ class BufferedPartition:
     epochs: tuple[int, int, int, int] = (-1, -1, -1, -1)
     """Of the records that were taken last: the first offset and the one after them, and the leader epochs
     before these two."""
+    epoch_starts: EpochStarts = ()
+    """Of the records that were taken last, for the offsets between."""
     reset: AppliedReset | None = None
     """The last one since the caller has moved the partition."""
     shortened_to: int | None = None
@@ -119,10 +122,12 @@ class BufferedPartition:
 
     def epoch_at(self, offset: int) -> int:
         """The leader epoch of the record before ``offset``; -1 if it is not known."""
-        first, after, epoch_before, epoch_after = self.epochs
-        if offset == after or (first <= offset < after and epoch_before == epoch_after):
+        first, after, epoch_at_first, epoch_after = self.epochs
+        if offset == after:
             return epoch_after
-        return epoch_before if offset == first else -1
+        if offset == first and epoch_at_first >= 0:
+            return epoch_at_first
+        return epoch_before(offset, self.epoch_starts) if first <= offset < after else -1
 
     @property
     def raisable(self) -> bool:
@@ -546,8 +551,9 @@ class PrefetchBuffer:
 
     def _take_first(self, wanted: BufferedPartition, fetched: FetchedRecords) -> None:
         was_full = self.full
-        epoch_before = wanted.epoch_at(fetched.from_offset)
-        wanted.epochs = (fetched.from_offset, fetched.next_offset, epoch_before, fetched.leader_epoch)
+        epoch = wanted.epoch_at(fetched.from_offset)
+        wanted.epochs = (fetched.from_offset, fetched.next_offset, epoch, fetched.leader_epoch)
+        wanted.epoch_starts = fetched.epoch_starts
         wanted.position = fetched.next_offset
         wanted.nbytes -= fetched.nbytes
         self.nbytes -= fetched.nbytes

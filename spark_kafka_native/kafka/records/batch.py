@@ -191,9 +191,21 @@ def first_offset(data: memoryview) -> int | None:
     return _PREFIX.unpack_from(data)[0] if len(data) >= HEADER_BYTES else None
 
 
-def offset_after(data: memoryview) -> tuple[int, int] | None:
-    """Return the offset after the last complete batch of a record set and that batch's leader epoch; None
-    if no batch is complete.
+EpochStarts = tuple[tuple[int, int], ...]
+"""A base offset and a leader epoch for each batch with another epoch than the batch before it (KIP-101)."""
+
+
+class RecordSetEnd(NamedTuple):
+    """Where the complete batches of a record set end, and their leader epochs."""
+
+    next_offset: int
+    leader_epoch: int
+    """That of the last batch."""
+    epoch_starts: EpochStarts = ()
+
+
+def end_of_batches(data: memoryview) -> RecordSetEnd | None:
+    """The end of the last complete batch of a record set; None if no batch is complete.
 
     Reads lengths only, 0.2 us per batch, so that the next request can be sent before these records are
     decoded. Decoding checks everything, and its result counts.
@@ -208,7 +220,25 @@ def offset_after(data: memoryview) -> tuple[int, int] | None:
     if last < 0:
         return None
     base_offset, leader_epoch, last_offset_delta = _LAST_OFFSET.unpack_from(data, last)
-    return base_offset + last_offset_delta + 1, leader_epoch
+    return RecordSetEnd(base_offset + last_offset_delta + 1, leader_epoch, _epoch_starts(data, leader_epoch))
+
+
+def _epoch_starts(data: memoryview, last_epoch: int) -> EpochStarts:
+    """Those of complete batches, the last of which has ``last_epoch``. Epochs only grow along a log: where
+    the first batch has it, all have."""
+    base_offset, epoch, _ = _LAST_OFFSET.unpack_from(data)
+    starts, position = [(base_offset, epoch)], 0
+    while epoch != last_epoch:
+        position += _PREFIX.unpack_from(data, position)[1] + LENGTH_COUNTS_FROM
+        base_offset, epoch, _ = _LAST_OFFSET.unpack_from(data, position)
+        if epoch != starts[-1][1]:
+            starts.append((base_offset, epoch))
+    return tuple(starts)
+
+
+def epoch_before(offset: int, epoch_starts: EpochStarts) -> int:
+    """The leader epoch of the last of these batches that begins before ``offset``; -1 if none does."""
+    return next((epoch for base_offset, epoch in reversed(epoch_starts) if base_offset < offset), -1)
 
 
 class BatchWalk(NamedTuple):

@@ -257,6 +257,18 @@ class MockBroker:
                 raise ValueError(f"the log's start can't move to {before}: the log has the offsets {within}")
             log.delete_before(before)
 
+    def cut_log(self, topic: str, partition: int, end: int) -> None:
+        """Let the log end at ``end``, in a new leader epoch: its leader lacks the rest (an unclean election).
+        A batch that reaches beyond is lost as a whole.
+        """
+        with self.cluster.changed:
+            log = self._log(topic, partition)
+            if not log.log_start_offset <= end <= log.end_offset:
+                within = f"{log.log_start_offset} to {log.end_offset}"
+                raise ValueError(f"the log can't end at {end}: it has the offsets {within}")
+            log.cut(end)
+            self.cluster.lead(log, log.leader)
+
     # --- recorded requests ---
 
     @property

@@ -201,6 +201,18 @@ class PartitionLog:
         self.log_start_offset = offset
         self.batches = [batch for batch in self.batches if BatchHeader.read(batch).last_offset >= offset]
 
+    def cut(self, end: int) -> None:
+        """Remove the batches that reach to ``end`` or beyond, and all that is known of them."""
+        while self.batches and BatchHeader.read(self.batches[-1]).last_offset >= end:
+            self.end_offset = BatchHeader.read(self.batches.pop()).base_offset
+        end = self.end_offset
+        self.open_transactions = {id_: at for id_, at in self.open_transactions.items() if at < end}
+        self.aborted = [one for one in self.aborted if one[2] < end]
+        for state in self._producers.values():
+            kept = [one for one in state.batches if one[2] < end]
+            state.batches.clear()
+            state.batches.extend(kept)
+
 
 @dataclass(frozen=True)
 class BatchHeader:

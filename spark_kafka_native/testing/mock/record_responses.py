@@ -7,6 +7,7 @@ from functools import partial
 
 from ...kafka.error_code import ErrorCode
 from .mock_cluster import Call, MockCluster, Respond, each_partition
+from .partition_log import PartitionLog
 from .script import Effect, Fields
 from .transactions import TransactionCoordinator
 
@@ -81,6 +82,8 @@ def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
             "aborted_transactions": log.aborted_from(offset, until) if committed else None,
             "records": b"",
         }
+        if log.log_start_offset <= offset and (other := _divergence(log, offset, part)):
+            return response | {"diverging_epoch": other}
         if not log.log_start_offset <= offset <= log.end_offset:
             return response | {"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}
         if left[0] > 0:
@@ -91,7 +94,17 @@ def _read(cluster: MockCluster, call: Call) -> tuple[list[Fields], int, bool]:
     responses = each_partition(cluster, call, call.fields["topics"], ("partitions", "partition_index"), read)
     parts = [part for topic in responses for part in topic["partitions"]]
     size = sum(len(part.get("records") or b"") for part in parts)
-    return responses, size, any(part.get("error_code") for part in parts)
+    return responses, size, any(part.get("error_code") or part.get("diverging_epoch") for part in parts)
+
+
+def _divergence(log: PartitionLog, offset: int, part: Fields) -> Fields | None:
+    """Where the log parts from the one that was read (KIP-320), if a leader has been elected since.
+    A log that was cut in its epoch is that of a broker without epochs, which says nothing."""
+    last = part.get("last_fetched_epoch", -1)
+    if not 0 <= last < log.leader_epoch:
+        return None
+    epoch, end = log.end_of_epoch(last)
+    return {"epoch": epoch, "end_offset": end} if epoch < last or end < offset else None
 
 
 def list_offsets(cluster: MockCluster, call: Call) -> Fields:

@@ -62,6 +62,23 @@ def test_the_last_five_batches_are_known(log: PartitionLog) -> None:
     ]
 
 
+def test_a_batch_that_was_cut_off_is_stored_when_it_is_sent_again(log: PartitionLog) -> None:
+    for sequence in range(3):
+        log.append(batch(sequence))
+    log.cut(1)
+    assert log.append(batch(2)) == OUT_OF_ORDER
+    assert [log.append(batch(sequence)) for sequence in (0, 1, 2)] == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_transactions_that_were_cut_off_are_neither_open_nor_aborted(log: PartitionLog) -> None:
+    log.open_transactions = {7: 0, 8: 1}
+    log.aborted = [(9, 0, 0), (9, 1, 2)]
+    for sequence in range(3):
+        log.append(batch(sequence))
+    log.cut(1)
+    assert (log.end_offset, log.open_transactions, log.aborted) == (1, {7: 0}, [(9, 0, 0)])
+
+
 def test_sequences_begin_again_behind_the_last(log: PartitionLog) -> None:
     assert log.append(batch(LAST_SEQUENCE - 1, 3)) == (0, 0)
     assert log.append(batch(LAST_SEQUENCE - 1, 3)) == (0, 0)
@@ -133,20 +150,21 @@ def peer(broker: MockBroker) -> Iterator[Peer]:
         yield peer
 
 
-def fetch(peer: Peer, *offsets: int, epoch: int = -1, **limits: int) -> list[dict[str, Any]]:
-    """Of the partitions from 0 on."""
+def fetch(peer: Peer, *offsets: int, epoch: int = -1, last: int = -1, **limits: int) -> list[dict[str, Any]]:
+    """Of the partitions from 0 on; ``last`` is the epoch that was read last."""
     partitions = [
         {
             "partition": index,
             "fetch_offset": offset,
             "partition_max_bytes": limits.get("of_partition", 1 << 20),
             "current_leader_epoch": epoch,
+            "last_fetched_epoch": last,
         }
         for index, offset in enumerate(offsets)
     ]
     wanted = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20} | limits
     wanted.pop("of_partition", None)
-    told = peer.ask("Fetch", wanted | {"topics": [{"topic": "a", "partitions": partitions}]}, 11)
+    told = peer.ask("Fetch", wanted | {"topics": [{"topic": "a", "partitions": partitions}]}, 12)
     found: list[dict[str, Any]] = told["responses"][0]["partitions"]
     return found
 
@@ -189,6 +207,26 @@ def test_a_fetch_waits_for_records_but_not_with_an_error(broker: MockBroker, pee
     broker.append("a", [b"1"])
     waiting.join(120)
     assert sizes(found[0]) == [len(broker.batches("a")[0])]
+
+
+def test_a_log_that_was_cut_says_where_it_parts_from_the_one_that_was_read(
+    broker: MockBroker, peer: Peer
+) -> None:
+    """KIP-320, KIP-595."""
+    for _ in range(3):
+        broker.append("a", [b"1"] * 3)
+    broker.cut_log("a", 0, 5)
+    assert [record.offset for record in broker.records("a")] == [0, 1, 2], "a batch is lost as a whole"
+    hour_ms = 3_600_000
+    (parted,) = fetch(peer, 5, last=0, max_wait_ms=hour_ms)
+    assert (parted["error_code"], parted["diverging_epoch"]) == (0, {"epoch": 0, "end_offset": 3})
+    assert broker.append("a", [b"2"] * 4) == 3
+    (parted,) = fetch(peer, 5, last=0)
+    assert (parted["diverging_epoch"]["end_offset"], parted["records"]) == (3, b"")
+    for offset, last in ((3, 0), (5, 1), (5, -1)):
+        (found,) = fetch(peer, offset, last=last)
+        assert found["diverging_epoch"]["end_offset"] == -1
+        assert found["records"]
 
 
 def test_leader_epochs_are_compared(broker: MockBroker, peer: Peer) -> None:

@@ -34,6 +34,7 @@ from spark_kafka_native.kafka.errors import (
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import DivergingEpoch, PartitionData
 from spark_kafka_native.kafka.protocol.api.metadata import LeaderIdAndEpoch
+from spark_kafka_native.kafka.records.batch import RecordSetEnd
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
 from spark_kafka_native.kafka.runtime.retry import Backoff
@@ -270,7 +271,7 @@ def test_a_follower_whose_log_diverges_is_left_for_the_leader() -> None:
 
 def test_out_of_range_asks_without_the_epoch_before_it_is_believed() -> None:
     one = state()
-    one.receive(15, 4, 100, 1, 50.0)
+    one.receive(RecordSetEnd(15, 4), 100, 1, 50.0)
     deliver(one, 15)
     assert one.position.last_fetched_epoch == 4
     apply_response(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), ANSWER, RULES)
@@ -380,7 +381,7 @@ def test_what_the_node_prefers_itself_is_no_detour() -> None:
 )
 def test_failures_that_pass_lose_the_leader_and_back_off(error: KafkaError) -> None:
     one = state()
-    one.receive(15, 4, 100, 1, 50.0)
+    one.receive(RecordSetEnd(15, 4), 100, 1, 50.0)
     for failures, least in ((1, 0.08), (2, 0.16), (3, 0.32)):
         one.broker.led_by(Leader(1, 5, None), 50.0)
         apply_failure(one, error, 50.0, RULES)

@@ -12,6 +12,7 @@ from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, FetchPosi
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchedAbortedTransaction, PartitionData
+from spark_kafka_native.kafka.records.batch import RecordSetEnd
 
 ABORT, COMMIT = 0, 1
 TRANSACTIONAL = 0x10
@@ -43,7 +44,7 @@ def test_a_transaction_that_was_aborted_in_one_piece_hides_nothing_in_a_later_on
         records=memoryview(b"".join(log)),
     )
     position = FetchPosition(TopicPartition("t", 0), 0, ENDLESS)
-    position.receive(6, 0)
+    position.receive(RecordSetEnd(6, 0))
     config = ConsumerConfig(isolation_level=IsolationLevel.READ_COMMITTED)
     pieces = [
         [] if one.columns.offset is None else one.columns.offset.tolist()
@@ -67,7 +68,7 @@ def test_after_a_move_nothing_comes_of_the_pieces_that_are_left(
         records=memoryview(b"".join(batch([record(0)], base_offset=offset) for offset in range(1, 5))),
     )
     position = FetchPosition(TopicPartition("t", 0), 1, ENDLESS)
-    position.receive(5, 0)
+    position.receive(RecordSetEnd(5, 0))
     pieces = decode_fetched(position, data, ConsumerConfig(), None)
     assert next(pieces).next_offset == 2
     if moved_to is None:
@@ -89,6 +90,6 @@ def test_what_decoding_stops_before_is_requested_again() -> None:
         records=memoryview(batch([record(0), record(1)], base_offset=0)),
     )
     position = FetchPosition(TopicPartition("t", 0), 0, 5)
-    position.receive(5, 0)
+    position.receive(RecordSetEnd(5, 0))
     [piece] = decode_fetched(position, data, ConsumerConfig(), None)
     assert (piece.next_offset, position.offset, position.fetch_offset) == (2, 2, 2)

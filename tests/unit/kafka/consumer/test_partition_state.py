@@ -8,6 +8,7 @@ from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, MIN_FETCH_BYTES, PartitionState
 from spark_kafka_native.kafka.errors import IncompleteResponseError, KafkaError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.records.batch import RecordSetEnd
 
 LOST = NetworkError("lost")
 
@@ -28,7 +29,7 @@ def deliver(one: PartitionState, offset: int) -> None:
 def test_it_is_open_until_everything_is_asked_for_and_finished_once_all_is_given() -> None:
     one = state(98)
     assert (one.open, one.position.finished) == (True, False)
-    one.receive(100, 4, 10, 1, 0.0)
+    one.receive(RecordSetEnd(100, 4), 10, 1, 0.0)
     assert (one.open, one.position.finished) == (False, False)
     deliver(one, 99)
     assert not one.position.finished
@@ -54,7 +55,7 @@ def test_time_counts_while_it_is_asked_for_or_failing_only() -> None:
     assert one.progress.waited_s(100.0) == 4.0
     one.requested(100.0)
     assert one.progress.waited_s(101.0) == 5.0
-    one.receive(15, 4, 10, 1, 102.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 102.0)
     assert one.progress.waited_s(200.0) == 6.0
     deliver(one, 10)  # no step forward
     assert one.progress.waited_s(200.0) == 6.0
@@ -70,9 +71,9 @@ def test_time_counts_while_it_is_asked_for_or_failing_only() -> None:
 
 def test_a_failure_asks_again_from_what_the_caller_has_with_the_epoch_before_it() -> None:
     one = state()
-    one.receive(15, 4, 10, 1, 0.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 0.0)
     deliver(one, 15)
-    one.receive(20, 6, 10, 2, 0.0)
+    one.receive(RecordSetEnd(20, 6), 10, 2, 0.0)
     assert (one.position.fetch_offset, one.position.last_fetched_epoch) == (20, 6)
     one.lose_leader(LOST, 7.0, 2.0)
     assert (one.position.fetch_offset, one.position.last_fetched_epoch, one.position.offset) == (15, 4, 15)
@@ -90,7 +91,7 @@ def test_a_failure_asks_again_from_what_the_caller_has_with_the_epoch_before_it(
 
 def test_records_given_out_after_the_next_request_failed_lift_what_is_asked_for() -> None:
     one = state()
-    one.receive(15, 4, 10, 1, 0.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 0.0)
     one.lose_leader(LOST, 1.0, 1.0)
     assert (one.position.fetch_offset, one.position.last_fetched_epoch) == (10, -1)
     deliver(one, 12)
@@ -105,7 +106,7 @@ def test_records_given_out_after_the_next_request_failed_lift_what_is_asked_for(
 
 def test_giving_out_a_part_leaves_the_request_ahead_alone() -> None:
     one = state()
-    one.receive(15, 4, 10, 1, 0.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 0.0)
     deliver(one, 12)
     assert (one.position.offset, one.position.fetch_offset, one.position.last_fetched_epoch) == (12, 15, 4)
 
@@ -113,22 +114,22 @@ def test_giving_out_a_part_leaves_the_request_ahead_alone() -> None:
 def test_what_was_received_ends_a_probe() -> None:
     one = state()
     one.position.probe(60)
-    one.receive(60, -1, 0, 1, 0.0)
+    one.receive(RecordSetEnd(60, -1), 0, 1, 0.0)
     assert (one.position.probe_until, one.position.fetch_offset) == (None, 60)
 
 
 def test_no_more_is_asked_for_than_is_left() -> None:
     one = state(10, 30)
     assert one.wanted_bytes() == 1 << 20
-    one.receive(20, 4, 1_000, 1, 0.0)  # 100 bytes an offset
+    one.receive(RecordSetEnd(20, 4), 1_000, 1, 0.0)  # 100 bytes an offset
     assert one.wanted_bytes() == 1_100 + MIN_FETCH_BYTES
     assert one.grow(1 << 22)
     assert (one.wanted_bytes(), one.max_bytes) == (1 << 21, 1 << 21)
     large = state(10, 10_000_000)
-    large.receive(20, 4, 1_000, 1, 0.0)
+    large.receive(RecordSetEnd(20, 4), 1_000, 1, 0.0)
     assert large.wanted_bytes() == 1 << 20
     endless = state(10, ENDLESS)
-    endless.receive(20, 4, 1, 1, 0.0)
+    endless.receive(RecordSetEnd(20, 4), 1, 1, 0.0)
     assert endless.wanted_bytes() == 1 << 20
 
 
@@ -136,7 +137,7 @@ def test_corruption_is_asked_for_once_more_from_the_leader() -> None:
     one = state()
     one.prefer(2, 100.0)
     corrupt = KafkaError("corrupt")
-    one.receive(15, 4, 10, 1, 0.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 0.0)
     one.find_corrupt(corrupt, 5.0, 300.0)
     assert (one.error, one.position.fetch_offset, one.broker.node_id, one.broker.leader_only(5.5)) == (
         None,
@@ -156,7 +157,7 @@ def test_corruption_is_asked_for_once_more_from_the_leader() -> None:
 
 def test_seek_starts_anew() -> None:
     one = state()
-    one.receive(15, 4, 10, 1, 0.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 0.0)
     deliver(one, 15)
     one.requested(1.0)
     one.find_corrupt(LOST, 1.0, 1.0)
@@ -188,7 +189,7 @@ def test_seek_starts_anew() -> None:
 def test_a_pause_drops_what_was_fetched_and_stops_the_clock() -> None:
     one = state()
     one.requested(1.0)
-    one.receive(15, 4, 10, 1, 2.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 2.0)
     one.requested(3.0)
     one.pause(4.0)
     assert (one.open, one.position.fetch_offset, one.position.moves, one.progress.waited_s(90.0)) == (
@@ -223,7 +224,7 @@ def test_the_end_of_the_log_counts_from_when_it_was_reached() -> None:
 def test_an_epoch_is_checked_under_the_leader_of_the_time() -> None:
     one = state()
     assert one.broker.epoch_checked == -1
-    one.receive(15, 4, 10, 1, 0.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 0.0)
     assert one.broker.epoch_checked == 5
     one.lose_leader(LOST, 1.0, 1.0)
     one.broker.pass_epoch_check()

@@ -165,16 +165,23 @@ def epochs_at(shared: PrefetchBuffer, *offsets: int) -> list[int]:
     return [shared.leader_epochs({TP: offset}).get(TP, -1) for offset in offsets]
 
 
-def test_the_epoch_before_an_offset_is_known_where_records_begin_and_end(shared: PrefetchBuffer) -> None:
-    """And between two of the same epoch. A wrong one would have a reader see its log as cut back."""
-    for first, until, epoch in [(0, 5, 3), (5, 9, 4), (9, 12, 4)]:
-        shared.put(wanted(shared), 0, replace(records(first, until), leader_epoch=epoch))
+def test_the_epoch_before_an_offset_is_that_of_the_batch_before_it(shared: PrefetchBuffer) -> None:
+    """A wrong one would have a reader see its log as cut back."""
+    for first, until, starts in [(2, 5, ((2, 3),)), (5, 9, ((4, 3), (7, 4))), (9, 12, ())]:
+        epoch = starts[-1][1] if starts else 4
+        shared.put(wanted(shared), 0, replace(records(first, until), leader_epoch=epoch, epoch_starts=starts))
     shared.take()
-    assert epochs_at(shared, 0, 2, 5, 6) == [-1, -1, 3, -1]
+    assert epochs_at(shared, 1, 2, 3, 5, 6) == [-1, -1, 3, 3, -1]
     shared.take()
-    assert epochs_at(shared, 4, 5, 7, 9, 10) == [-1, 3, -1, 4, -1]
+    assert epochs_at(shared, 4, 5, 6, 7, 8, 9, 10) == [-1, 3, 3, 3, 4, 4, -1]
     shared.take()
-    assert epochs_at(shared, 8, 9, 10, 12, 13) == [-1, 4, 4, 4, -1]
+    assert epochs_at(shared, 8, 9, 10, 12, 13) == [-1, 4, -1, 4, -1]
+
+
+def test_a_read_from_the_middle_of_a_batch_knows_the_epoch_before_it(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, replace(records(2, 5), leader_epoch=3, epoch_starts=((0, 3),)))
+    shared.take()
+    assert epochs_at(shared, 1, 2, 5) == [-1, 3, 3]
 
 
 @pytest.mark.parametrize("epoch", [4, -1])

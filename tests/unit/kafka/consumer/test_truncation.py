@@ -29,6 +29,7 @@ from spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
+from spark_kafka_native.kafka.records.batch import RecordSetEnd
 
 
 def state(topic: str = "t", partition: int = 0, read_until: int = 20, last_epoch: int = 4) -> PartitionState:
@@ -36,7 +37,7 @@ def state(topic: str = "t", partition: int = 0, read_until: int = 20, last_epoch
     epoch 6."""
     made = PartitionState(TopicPartition(topic, partition), 10, 100, 1 << 20)
     made.broker.led_by(Leader(1, 5, UUID(int=1)), 0.0)
-    made.receive(read_until, last_epoch, 10, 1, 0.0)
+    made.receive(RecordSetEnd(read_until, last_epoch), 10, 1, 0.0)
     made.broker.led_by(Leader(2, 6, UUID(int=1)), 0.0)
     return made
 

@@ -7,7 +7,7 @@ import struct
 import pytest
 from support.record_batches import batch, record
 
-from spark_kafka_native.kafka.records.batch import HEADER_BYTES, offset_after, place_of
+from spark_kafka_native.kafka.records.batch import HEADER_BYTES, end_of_batches, place_of
 
 FIRST = batch([record(0), record(1)], base_offset=5)
 SECOND = batch([record(0)], base_offset=9, last_offset_delta=2**31 - 1)
@@ -19,29 +19,34 @@ def with_epoch(data: bytes, epoch: int) -> bytes:
 
 @pytest.mark.parametrize("cut", [0, 1, 12, HEADER_BYTES - 1, HEADER_BYTES, len(FIRST) - 1])
 def test_nothing_complete_is_no_offset(cut: int) -> None:
-    assert offset_after(memoryview(FIRST[:cut])) is None
+    assert end_of_batches(memoryview(FIRST[:cut])) is None
 
 
-def test_it_is_behind_the_last_complete_batch_with_its_epoch() -> None:
+def test_it_is_behind_the_last_complete_batch_with_its_epochs() -> None:
     first, second = with_epoch(FIRST, 3), with_epoch(SECOND, 4)
-    assert offset_after(memoryview(first)) == (7, 3)
-    assert offset_after(memoryview(first + second)) == (9 + 2**31, 4)
+    assert end_of_batches(memoryview(first)) == (7, 3, ((5, 3),))
+    assert end_of_batches(memoryview(first + second)) == (9 + 2**31, 4, ((5, 3), (9, 4)))
     third = with_epoch(batch([record(0, b"a" * 99)], base_offset=2**40), 5)
-    assert offset_after(memoryview(first + second + third)) == (2**40 + 1, 5)
+    assert end_of_batches(memoryview(first + second + third)) == (2**40 + 1, 5, ((5, 3), (9, 4), (2**40, 5)))
     for cut in (1, HEADER_BYTES, len(second) - 1):
-        assert offset_after(memoryview(first + second[:cut])) == (7, 3)
+        assert end_of_batches(memoryview(first + second[:cut])) == (7, 3, ((5, 3),))
+
+
+def test_batches_of_one_epoch_have_it_everywhere() -> None:
+    first, second = with_epoch(FIRST, 3), with_epoch(SECOND, 3)
+    assert end_of_batches(memoryview(first + second)) == (9 + 2**31, 3, ((5, 3),))
 
 
 def test_a_batch_of_nothing_but_a_header_counts() -> None:
-    assert offset_after(memoryview(batch([], base_offset=7))) == (8, 0)
+    assert end_of_batches(memoryview(batch([], base_offset=7))) == (8, 0, ((7, 0),))
 
 
 @pytest.mark.parametrize("length", [-1, 0, HEADER_BYTES - 13, 2**31 - 1])
 def test_a_length_that_cannot_be_ends_the_walk(length: int) -> None:
     """The decoder names its defect."""
     bad = batch([record(0)], length=length)
-    assert offset_after(memoryview(bad)) is None
-    assert offset_after(memoryview(FIRST + bad + FIRST)) == (7, 0)
+    assert end_of_batches(memoryview(bad)) is None
+    assert end_of_batches(memoryview(FIRST + bad + FIRST)) == (7, 0, ((5, 0),))
 
 
 def test_places_in_the_header_are_those_of_the_format() -> None:
