@@ -18,7 +18,7 @@ from ..config.client_config import ConsumerConfig
 from ..errors import CorruptRecordError
 from ..model import AbortedTransaction, IsolationLevel, TopicPartition
 from ..protocol.api.fetch import PartitionData
-from ..records.batch import EpochStarts, read_batch_headers
+from ..records.batch import EpochRanges, read_batch_headers
 from ..records.columns import RecordColumns
 from ..records.decode import DecodedSlice, RecordSetSlice, decode_record_set, decode_record_sets
 from .partition_state import FetchPosition, PartitionState
@@ -51,7 +51,7 @@ class FetchedRecords:
     last_stable_offset: int
     leader_epoch: int = -1
     """That of the last batch before ``next_offset``; -1 if it is not known."""
-    epoch_starts: EpochStarts = field(default=(), repr=False)
+    epoch_ranges: EpochRanges = field(default=(), repr=False)
     """Of the batches in which these records came, and perhaps of later ones."""
     resets: int = field(default=0, repr=False)
     """How often ``auto.offset.reset`` had moved a reader's position before they were fetched."""
@@ -226,7 +226,7 @@ def _fetched(
         high_watermark=data.high_watermark,
         last_stable_offset=data.last_stable_offset,
         leader_epoch=position.offset_epoch,
-        epoch_starts=position.epoch_starts,
+        epoch_ranges=position.epoch_ranges,
     )
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from ..cluster.router import Leader
 from ..errors import KafkaError
 from ..model import TopicPartition
-from ..records.batch import EpochStarts, RecordSetEnd, epoch_before
+from ..records.batch import EpochRanges, RecordSetEnd, epoch_before
 
 MIN_FETCH_BYTES = 64 * 1024
 """No fetch asks for less, however few records are left: an estimate that is too low costs a round trip."""
@@ -27,7 +27,7 @@ class FetchPosition:
         "_offset_epoch",
         "_received_epoch",
         "accepted",
-        "epoch_starts",
+        "epoch_ranges",
         "fetch_offset",
         "last_fetched_epoch",
         "moves",
@@ -63,7 +63,7 @@ class FetchPosition:
         """True if a broker has answered a request at this offset, or one it was read on from, without an
         error: it lies within the log.
         """
-        self.epoch_starts: EpochStarts = ()
+        self.epoch_ranges: EpochRanges = ()
         """Of the records that were received last."""
         self._offset_epoch = leader_epoch
         self._received_epoch = -1
@@ -94,14 +94,14 @@ class FetchPosition:
 
     def receive(self, end: RecordSetEnd) -> None:
         """Records before ``end`` were received, and are decoded next."""
-        self.received_until, self._received_epoch, self.epoch_starts = end
+        self.received_until, self._received_epoch, self.epoch_ranges = end
         self.fetch_offset, self.last_fetched_epoch = end.next_offset, end.leader_epoch
         self.probe_until = None
 
     def advance(self, next_offset: int) -> None:
         """The caller gets everything before ``next_offset``."""
         is_last = next_offset == self.received_until
-        self._offset_epoch = self._received_epoch if is_last else epoch_before(next_offset, self.epoch_starts)
+        self._offset_epoch = self._received_epoch if is_last else epoch_before(next_offset, self.epoch_ranges)
         self.offset = next_offset
         # A failure of the request that was sent ahead may have set it back to before these records.
         if self.fetch_offset <= next_offset:

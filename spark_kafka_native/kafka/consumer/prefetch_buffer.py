@@ -26,7 +26,7 @@ from ..model import TopicPartition
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, Observed
-from ..records.batch import EpochStarts, epoch_before
+from ..records.batch import EpochRanges, epoch_before
 from ..records.columns import RecordColumns
 from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
@@ -89,7 +89,7 @@ class BufferedPartition:
     epochs: tuple[int, int, int, int] = (-1, -1, -1, -1)
     """Of the records that were taken last: the first offset and the one after them, and the leader epochs
     before these two."""
-    epoch_starts: EpochStarts = ()
+    epoch_ranges: EpochRanges = ()
     """Of the records that were taken last, for the offsets between."""
     reset: AppliedReset | None = None
     """The last one since the caller has moved the partition."""
@@ -127,7 +127,7 @@ class BufferedPartition:
             return epoch_after
         if offset == first and epoch_at_first >= 0:
             return epoch_at_first
-        return epoch_before(offset, self.epoch_starts) if first <= offset < after else -1
+        return epoch_before(offset, self.epoch_ranges) if first <= offset < after else -1
 
     @property
     def raisable(self) -> bool:
@@ -553,7 +553,7 @@ class PrefetchBuffer:
         was_full = self.full
         epoch = wanted.epoch_at(fetched.from_offset)
         wanted.epochs = (fetched.from_offset, fetched.next_offset, epoch, fetched.leader_epoch)
-        wanted.epoch_starts = fetched.epoch_starts
+        wanted.epoch_ranges = fetched.epoch_ranges
         wanted.position = fetched.next_offset
         wanted.nbytes -= fetched.nbytes
         self.nbytes -= fetched.nbytes

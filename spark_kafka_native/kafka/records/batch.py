@@ -191,8 +191,10 @@ def first_offset(data: memoryview) -> int | None:
     return _PREFIX.unpack_from(data)[0] if len(data) >= HEADER_BYTES else None
 
 
-EpochStarts = tuple[tuple[int, int], ...]
-"""A base offset and a leader epoch for each batch with another epoch than the batch before it (KIP-101)."""
+EpochRanges = tuple[tuple[int, int, int], ...]
+"""Where batches of one leader epoch (KIP-101) begin, where they end, and the epoch. It is not known between
+two ranges: an epoch may have begun and ended there, and its records were compacted away.
+"""
 
 
 class RecordSetEnd(NamedTuple):
@@ -201,7 +203,7 @@ class RecordSetEnd(NamedTuple):
     next_offset: int
     leader_epoch: int
     """That of the last batch."""
-    epoch_starts: EpochStarts = ()
+    epoch_ranges: EpochRanges = ()
 
 
 def end_of_batches(data: memoryview) -> RecordSetEnd | None:
@@ -220,25 +222,26 @@ def end_of_batches(data: memoryview) -> RecordSetEnd | None:
     if last < 0:
         return None
     base_offset, leader_epoch, last_offset_delta = _LAST_OFFSET.unpack_from(data, last)
-    return RecordSetEnd(base_offset + last_offset_delta + 1, leader_epoch, _epoch_starts(data, leader_epoch))
+    end = base_offset + last_offset_delta + 1
+    return RecordSetEnd(end, leader_epoch, _epoch_ranges(data, leader_epoch, end))
 
 
-def _epoch_starts(data: memoryview, last_epoch: int) -> EpochStarts:
-    """Those of complete batches, the last of which has ``last_epoch``. Epochs only grow along a log: where
-    the first batch has it, all have."""
-    base_offset, epoch, _ = _LAST_OFFSET.unpack_from(data)
-    starts, position = [(base_offset, epoch)], 0
+def _epoch_ranges(data: memoryview, last_epoch: int, end: int) -> EpochRanges:
+    """Those of complete batches up to offset ``end``, the last of which has ``last_epoch``. Epochs only grow
+    along a log: where the first batch has it, all have."""
+    ranges: list[tuple[int, int, int]] = []
+    position, epoch = 0, None
     while epoch != last_epoch:
+        base_offset, epoch, last_offset_delta = _LAST_OFFSET.unpack_from(data, position)
+        start = ranges.pop()[0] if ranges and ranges[-1][2] == epoch else base_offset
+        ranges.append((start, base_offset + last_offset_delta + 1, epoch))
         position += _PREFIX.unpack_from(data, position)[1] + LENGTH_COUNTS_FROM
-        base_offset, epoch, _ = _LAST_OFFSET.unpack_from(data, position)
-        if epoch != starts[-1][1]:
-            starts.append((base_offset, epoch))
-    return tuple(starts)
+    return (*ranges[:-1], (ranges[-1][0], end, last_epoch))
 
 
-def epoch_before(offset: int, epoch_starts: EpochStarts) -> int:
-    """The leader epoch of the last of these batches that begins before ``offset``; -1 if none does."""
-    return next((epoch for base_offset, epoch in reversed(epoch_starts) if base_offset < offset), -1)
+def epoch_before(offset: int, epoch_ranges: EpochRanges) -> int:
+    """The leader epoch of the record before ``offset``; -1 if it is not known."""
+    return next((epoch for start, end, epoch in epoch_ranges if start < offset <= end), -1)
 
 
 class BatchWalk(NamedTuple):

@@ -167,19 +167,25 @@ def epochs_at(shared: PrefetchBuffer, *offsets: int) -> list[int]:
 
 def test_the_epoch_before_an_offset_is_that_of_the_batch_before_it(shared: PrefetchBuffer) -> None:
     """A wrong one would have a reader see its log as cut back."""
-    for first, until, starts in [(2, 5, ((2, 3),)), (5, 9, ((4, 3), (7, 4))), (9, 12, ())]:
-        epoch = starts[-1][1] if starts else 4
-        shared.put(wanted(shared), 0, replace(records(first, until), leader_epoch=epoch, epoch_starts=starts))
+    for first, until, ranges in [
+        (2, 5, ((2, 5, 3),)),
+        (5, 12, ((4, 7, 3), (9, 12, 5))),
+        (12, 15, ()),
+    ]:
+        epoch = ranges[-1][2] if ranges else 5
+        shared.put(wanted(shared), 0, replace(records(first, until), leader_epoch=epoch, epoch_ranges=ranges))
     shared.take()
     assert epochs_at(shared, 1, 2, 3, 5, 6) == [-1, -1, 3, 3, -1]
     shared.take()
-    assert epochs_at(shared, 4, 5, 6, 7, 8, 9, 10) == [-1, 3, 3, 3, 4, 4, -1]
+    assert epochs_at(shared, 4, 5, 6, 7) == [-1, 3, 3, 3]
+    assert epochs_at(shared, 8, 9) == [-1, -1], "records of epoch 4 may have been there"
+    assert epochs_at(shared, 10, 11, 12, 13) == [5, 5, 5, -1]
     shared.take()
-    assert epochs_at(shared, 8, 9, 10, 12, 13) == [-1, 4, -1, 4, -1]
+    assert epochs_at(shared, 11, 12, 13, 15, 16) == [-1, 5, -1, 5, -1]
 
 
 def test_a_read_from_the_middle_of_a_batch_knows_the_epoch_before_it(shared: PrefetchBuffer) -> None:
-    shared.put(wanted(shared), 0, replace(records(2, 5), leader_epoch=3, epoch_starts=((0, 3),)))
+    shared.put(wanted(shared), 0, replace(records(2, 5), leader_epoch=3, epoch_ranges=((0, 5, 3),)))
     shared.take()
     assert epochs_at(shared, 1, 2, 5) == [-1, 3, 3]
 

@@ -24,21 +24,29 @@ def test_nothing_complete_is_no_offset(cut: int) -> None:
 
 def test_it_is_behind_the_last_complete_batch_with_its_epochs() -> None:
     first, second = with_epoch(FIRST, 3), with_epoch(SECOND, 4)
-    assert end_of_batches(memoryview(first)) == (7, 3, ((5, 3),))
-    assert end_of_batches(memoryview(first + second)) == (9 + 2**31, 4, ((5, 3), (9, 4)))
+    assert end_of_batches(memoryview(first)) == (7, 3, ((5, 7, 3),))
+    assert end_of_batches(memoryview(first + second)) == (9 + 2**31, 4, ((5, 7, 3), (9, 9 + 2**31, 4)))
     third = with_epoch(batch([record(0, b"a" * 99)], base_offset=2**40), 5)
-    assert end_of_batches(memoryview(first + second + third)) == (2**40 + 1, 5, ((5, 3), (9, 4), (2**40, 5)))
+    assert end_of_batches(memoryview(first + second + third)) == (
+        2**40 + 1,
+        5,
+        ((5, 7, 3), (9, 9 + 2**31, 4), (2**40, 2**40 + 1, 5)),
+    )
     for cut in (1, HEADER_BYTES, len(second) - 1):
-        assert end_of_batches(memoryview(first + second[:cut])) == (7, 3, ((5, 3),))
+        assert end_of_batches(memoryview(first + second[:cut])) == (7, 3, ((5, 7, 3),))
 
 
-def test_batches_of_one_epoch_have_it_everywhere() -> None:
+def test_batches_of_one_epoch_are_one_range() -> None:
     first, second = with_epoch(FIRST, 3), with_epoch(SECOND, 3)
-    assert end_of_batches(memoryview(first + second)) == (9 + 2**31, 3, ((5, 3),))
+    assert end_of_batches(memoryview(first + second)) == (9 + 2**31, 3, ((5, 9 + 2**31, 3),))
+    third = with_epoch(batch([record(0)], base_offset=2**40), 4)
+    found = end_of_batches(memoryview(first + second + third))
+    assert found is not None
+    assert found.epoch_ranges == ((5, 9 + 2**31, 3), (2**40, 2**40 + 1, 4))
 
 
 def test_a_batch_of_nothing_but_a_header_counts() -> None:
-    assert end_of_batches(memoryview(batch([], base_offset=7))) == (8, 0, ((7, 0),))
+    assert end_of_batches(memoryview(batch([], base_offset=7))) == (8, 0, ((7, 8, 0),))
 
 
 @pytest.mark.parametrize("length", [-1, 0, HEADER_BYTES - 13, 2**31 - 1])
@@ -46,7 +54,7 @@ def test_a_length_that_cannot_be_ends_the_walk(length: int) -> None:
     """The decoder names its defect."""
     bad = batch([record(0)], length=length)
     assert end_of_batches(memoryview(bad)) is None
-    assert end_of_batches(memoryview(FIRST + bad + FIRST)) == (7, 0, ((5, 0),))
+    assert end_of_batches(memoryview(FIRST + bad + FIRST)) == (7, 0, ((5, 7, 0),))
 
 
 def test_places_in_the_header_are_those_of_the_format() -> None:
