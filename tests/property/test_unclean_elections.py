@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 from support.hooks.fresh_seeds import try_seeds
 
-from spark_kafka_native.kafka.errors import LogTruncatedError
+from spark_kafka_native.kafka.errors import CommitFailedError, LogTruncatedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.testing import MockBroker
 
 A0 = TopicPartition("a", 0)
@@ -36,6 +37,7 @@ class Story:
         self.committed: list[bytes | None] = []
         self.has_lost = False
         self.consumer = self.join()
+        self.producer = TransactionalProducer(broker.bootstrap_servers, "x", retry_backoff_ms=5)
 
     def join(self) -> GroupConsumer:
         return GroupConsumer(
@@ -46,8 +48,8 @@ class Story:
 
     def step(self) -> None:
         steps: list[Callable[[], None]] = [
-            self.append, self.append, self.elect, self.poll, self.poll, self.poll, self.commit, self.commit,
-            self.abort, self.restart, self.pause, self.cut,
+            self.append, self.append, self.elect, self.poll, self.poll, self.poll, self.commit,
+            self.commit_in_transaction, self.abort, self.restart, self.pause, self.cut,
         ]  # fmt: skip
         self.random.choice(steps)()
 
@@ -79,9 +81,25 @@ class Story:
             self.consumer.resume(A0)
 
     def commit(self) -> None:
+        """It leaves out records that are gone: the next read says so."""
         self.consumer.commit()
-        self.committed += self.open
-        self.open.clear()
+        if A0 in self.consumer.assignment:
+            if self.broker.committed("g").get(A0, 0) == (self.consumer.position(A0) or 0):
+                self.committed += self.open
+            self.open.clear()
+
+    def commit_in_transaction(self) -> None:
+        try:
+            with self.producer.transaction():
+                offsets = self.consumer.offsets_to_commit()
+                if offsets:
+                    self.producer.send_offsets(offsets, self.consumer.group_metadata())
+        except CommitFailedError:  # records that are gone are among them
+            assert self.has_lost
+            self.abort()
+        else:
+            self.committed += self.open
+            self.open.clear()
 
     def abort(self) -> None:
         self.consumer.seek_to_committed()
@@ -120,6 +138,7 @@ def check(seed: int) -> None:
             assert story.has_lost
         finally:
             story.consumer.close()
+            story.producer.close()
 
 
 def test_each_record_that_is_left_is_committed_once_or_the_cut_is_noticed() -> None:

@@ -581,8 +581,13 @@ class Commits:
     def _begun(self) -> set[TopicPartition]:
         """The partitions with positions that may be committed. An interrupt may leave others in the reader
         that are about to begin anew."""
-        misplaced = self.recreated | self._reader.truncated.keys()
-        return self._reader.partitions.keys() - misplaced - self.without_start
+        return self._reader.partitions.keys() - self.recreated - self._cut_back - self.without_start
+
+    @property
+    def _cut_back(self) -> set[TopicPartition]:
+        """The partitions with positions behind the end of a log that was cut back."""
+        cuts = self._reader.truncated
+        return {tp for tp, error in cuts.items() if self._reader.position(tp) > error.end_offset}
 
     @property
     def recreated(self) -> frozenset[TopicPartition]:
@@ -629,10 +634,7 @@ class Commits:
         elif outdated := self.recreated & wanted.keys():
             raise _of_former(outdated)
         elif cut := [tp for tp, one in self._reader.truncated.items() if wanted.get(tp, 0) > one.end_offset]:
-            raise CommitFailedError(
-                f"{partitions_named(cut)}: the log was cut back, and offsets of the records that are gone "
-                "were not committed; seek to where to read on"
-            )
+            raise _of_lost_records(cut)
         elif unread := self.without_start & wanted.keys():
             raise CommitFailedError(
                 f"{partitions_named(unread)}: nothing was committed, as it is not known yet where reading "
@@ -655,6 +657,9 @@ class Commits:
                 "committed, and they are read again. What was made of them must not count: abort the "
                 "transaction, call seek_to_committed(), and read on"
             )
+        if not records and offsets is None and (lost := self.progress.uncommitted(self._cut_back)):
+            # Without their offsets, the results of records that are left would count once more.
+            raise _of_lost_records(lost)
         wanted = self.wanted(records, offsets)
         limit = Deadline.after_ms(METADATA_MS)
         former, undecided = self.queue.of_former_topics(wanted, self._reader.topic_ids, limit)
@@ -664,6 +669,13 @@ class Commits:
             raise _undecided(undecided)
         self.progress.given_to_transaction(wanted)
         return wanted
+
+
+def _of_lost_records(topic_partitions: Iterable[TopicPartition]) -> CommitFailedError:
+    return CommitFailedError(
+        f"{partitions_named(topic_partitions)}: the log was cut back, and offsets of the records that are "
+        "gone were not committed; seek to where to read on"
+    )
 
 
 def partitions_named(topic_partitions: Iterable[TopicPartition]) -> str:

@@ -402,7 +402,8 @@ class GroupConsumer:
         """The offsets that `commit` would commit, for `TransactionalProducer.send_offsets`: of each partition
         the offset of the next record to read.
 
-        Raises `CommitFailedError` as `commit`. Also, once, if a partition was taken away after its records
+        Raises `CommitFailedError` as `commit`, and where the log was cut back before records that were handed
+        out and not committed. Also, once, if a partition was taken away after its records
         were handed out, and before they were committed or returned here: another member reads them again, and
         what this transaction made of them would count twice. The transaction must be aborted then. That does
         not move the consumer: the records of the transaction are handed out again only after

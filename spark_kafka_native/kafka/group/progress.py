@@ -236,6 +236,12 @@ class Progress:
                 if partition is not None and partition.uncommitted:
                     self._dropped_uncommitted.add(topic_partition)
 
+    def uncommitted(self, topic_partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those with records that were handed out and neither committed nor given to a transaction."""
+        with self._lock:
+            known = {tp: self._partitions.get(tp) for tp in topic_partitions}
+            return {tp for tp, partition in known.items() if partition is not None and partition.uncommitted}
+
     def take_dropped_uncommitted(self) -> frozenset[TopicPartition]:
         """The partitions that were dropped, since the last call, with records that were handed out and not
         committed: another member reads these records again.

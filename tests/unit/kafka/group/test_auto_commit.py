@@ -378,8 +378,20 @@ def test_offsets_behind_the_cut_of_a_log_are_not_committed() -> None:
     assert world.commits.wanted([], {A0: 5}) == {A0: 5}
     with pytest.raises(CommitFailedError, match="a-0: the log was cut back"):
         world.commits.wanted([], {A0: 6})
+    with pytest.raises(CommitFailedError, match="a-0: the log was cut back"):
+        world.commits.for_transaction([], None)
     world.truncated = {}
     assert world.back() == {A0: 10}
+
+
+def test_offsets_before_the_cut_of_a_log_are_committed() -> None:
+    """Records that were fetched are lost, and none that the caller got."""
+    world = World()
+    world.progress.begin(A0, 0, None)
+    world.hand_out(A0, 0, 5)
+    world.truncated = {A0: LogTruncatedError(A0, 10, 5)}
+    assert world.commits.wanted([]) == {A0: 5}
+    assert world.back() == {A0: 5}
 
 
 def test_where_a_reset_goes_on_is_committed_for_the_next_member() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.group.parts import parts_of
 
-from spark_kafka_native.kafka.errors import LogTruncatedError
+from spark_kafka_native.kafka.errors import CommitFailedError, LogTruncatedError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
@@ -184,6 +184,32 @@ def test_the_next_owner_notices_a_log_that_was_cut_before_an_offset_of_a_transac
                 for _ in range(2):
                     with pytest.raises(LogTruncatedError):
                         consumer.poll(WITHIN_S)
+
+
+@pytest.mark.parametrize("count", [3, 5, 6, 10])
+def test_a_transaction_has_the_offsets_of_records_that_are_left_or_fails(count: int) -> None:
+    """Without them its records count, and are read again."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["old"] * 5)
+        broker.append("a", ["old"] * 5)
+        with GroupConsumer(broker.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            read(consumer, count)
+            reader = parts_of(consumer).reader
+            known = reader.buffer.partition(A0)
+            while 10 not in (known.position, *(one.next_offset for one in known.waiting)):
+                time.sleep(0.01)
+            cut(broker)
+            while A0 not in reader.truncated:
+                time.sleep(0.01)
+            if count <= 5:
+                assert consumer.offsets_to_commit() == {A0: count}
+                return
+            for _ in range(2):
+                with pytest.raises(CommitFailedError, match="a-0: the log was cut back"):
+                    consumer.offsets_to_commit()
+            consumer.seek(A0, 5)
+            assert consumer.offsets_to_commit() == {A0: 5}
 
 
 def test_the_metadata_of_a_member_that_is_in_another_process_know_no_epochs() -> None:
