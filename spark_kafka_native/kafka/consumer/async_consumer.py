@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
@@ -37,18 +38,30 @@ class AsyncConsumer:
     def __init__(self, *args: Any, **settings: Any) -> None:
         self._build = functools.partial(Consumer, *args, **settings)
         self._started: Consumer | None = None
+        self._start: _Start | None = None
+        """The one that is under way."""
         self._news = asyncio.Event()
 
     async def start(self) -> Self:
-        """Ask the cluster for partitions and offsets, as ``async with`` does. Raises as making a consumer."""
-        loop = asyncio.get_running_loop()
-        building = loop.run_in_executor(None, self._build)
+        """Ask the cluster for partitions and offsets, as ``async with`` does; again, it does nothing. Raises
+        as making a consumer, and `ConsumerClosedError` if it is closed meanwhile.
+        """
+        if self._started is not None and not self._started.reader.closed:
+            return self
+        if self._start is not None:
+            raise RuntimeError("another task is starting this consumer")
+        start = self._start = _Start(self._build)
         try:
-            self._started = await asyncio.shield(building)
-        except asyncio.CancelledError:
-            building.add_done_callback(lambda built: _close_unwanted(loop, built))
+            started = await asyncio.to_thread(start.run)
+        except BaseException:
+            start.give_up()
             raise
-        self._started.reader.tell(functools.partial(_wake, loop, self._news))
+        finally:
+            self._start = None
+        if start.given_up:
+            raise ConsumerClosedError("the consumer was closed while it started")
+        started.reader.tell(functools.partial(_wake, asyncio.get_running_loop(), self._news))
+        self._started = started
         return self
 
     async def __aenter__(self) -> Self:
@@ -82,6 +95,7 @@ class AsyncConsumer:
     async def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
         """As `Consumer.poll`: waits ``timeout`` seconds at most."""
         reader, deadline = self._consumer.reader, _deadline(timeout)
+        await asyncio.sleep(0)  # other tasks get their turn, however fast records or errors come
         while True:
             found = reader.poll(max_records, Deadline.after_ms(0))
             none_wanted = max_records is not None and max_records < 1  # waiting records would not change it
@@ -91,6 +105,7 @@ class AsyncConsumer:
     async def read_columns(self, timeout: float | None = None) -> FetchedRecords | None:
         """As `Consumer.read_columns`: waits ``timeout`` seconds at most."""
         reader, deadline = self._consumer.reader, _deadline(timeout)
+        await asyncio.sleep(0)
         while True:
             found = reader.read_columns(Deadline.after_ms(0))
             if found is not None or not await self._may_go_on(deadline):
@@ -99,12 +114,23 @@ class AsyncConsumer:
     async def seek(
         self, place: OffsetLike, partition: int | TopicPartition | None = None, *, whence: Whence = "offset"
     ) -> None:
-        """As `Consumer.seek`. Cancelled, it may happen all the same."""
-        await asyncio.to_thread(self._consumer.seek, place, partition, whence=whence)
+        """As `Consumer.seek`. One that is cancelled, or fails, has moved nothing."""
+        for look_up in self._consumer.seeking(place, partition, whence):
+            await asyncio.to_thread(look_up)
 
     async def lag(self, partition: int | TopicPartition | None = None) -> dict[TopicPartition, int]:
         """As `Consumer.lag`."""
         return await asyncio.to_thread(self._consumer.lag, partition)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that are read."""
+        return self._consumer.topics
+
+    @property
+    def at_end(self) -> bool:
+        """As `Consumer.at_end`."""
+        return self._consumer.at_end
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -137,7 +163,11 @@ class AsyncConsumer:
         return self._consumer.work_units(capacity)
 
     async def close(self) -> None:
-        """Stop reading: an ``async for`` of another task ends, and `poll` raises `ConsumerClosedError`."""
+        """Stop reading: an ``async for`` of another task ends, and `poll` raises `ConsumerClosedError`. So
+        does a `start` that is under way.
+        """
+        if self._start is not None:
+            self._start.give_up()
         if self._started is not None:
             await asyncio.shield(asyncio.to_thread(self._started.close))
 
@@ -174,11 +204,28 @@ def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
         loop.call_soon_threadsafe(news.set)
 
 
-def _close_unwanted(loop: asyncio.AbstractEventLoop, built: asyncio.Future[Consumer]) -> None:
-    """Close a consumer if `start` was cancelled before it was made."""
-    if not built.cancelled() and built.exception() is None:
-        close: Callable[[], None] = built.result().close
-        loop.run_in_executor(None, close)
+class _Start:
+    """Makes a consumer in a thread, and closes it in the thread that comes last once it is `given_up`."""
+
+    def __init__(self, build: Callable[[], Consumer]) -> None:
+        self._build = build
+        self._lock = threading.Lock()
+        self._built: Consumer | None = None
+        self.given_up = False
+
+    def run(self) -> Consumer:
+        built = self._build()
+        with self._lock:
+            self._built = built
+        if self.given_up:
+            built.close()
+        return built
+
+    def give_up(self) -> None:
+        with self._lock:
+            self.given_up, built = True, self._built
+        if built is not None:
+            built.close()
 
 
 def _deadline(timeout: float | None) -> Deadline | None:

@@ -6,7 +6,7 @@ import logging
 import operator
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, overload
 
@@ -135,8 +135,11 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[Record]:
+        """The records one by one. The iterator has no `close`, which Python calls at the end of a generator
+        with ``yield from consumer`` (PEP 380): the consumer is not its own.
+        """
+        return iter(self.__next__, None)
 
     def __next__(self) -> Record:
         """The next record of any partition; waits for it. Ends once the consumer is closed, or `at_end`."""
@@ -255,15 +258,25 @@ class Consumer:
         log's ends: ``seek(-10, whence="end")`` is ten offsets before the end. Raises as making a `Consumer`
         does.
         """
+        for look_up in self.seeking(place, partition, whence):
+            look_up()
+
+    def seeking(
+        self, place: OffsetLike, partition: int | TopicPartition | None, whence: Whence
+    ) -> Iterator[Callable[[], None]]:
+        """The steps of `seek`: look-ups to call, which wait for brokers. All else happens between them, and
+        does not wait; the consumer has moved at the end.
+        """
         self._reader.check_process()  # before the lock, which the other process may hold
         at = offset_or_at(place) if whence == "offset" else None
         offsets: dict[TopicPartition, int] = {}
         while True:
             if at is None:
-                offsets |= self._resolve_relative(place, self._chosen_or_missing(partition), whence)
+                chosen = self._chosen_or_missing(partition)
+                yield lambda chosen=chosen: offsets.update(self._resolve_relative(place, chosen, whence))  # type: ignore[misc]
             else:
-                read = [tp for tp in self._chosen(partition) if tp not in offsets]
-                offsets |= self._resolve(dict.fromkeys(read, at))
+                places = dict.fromkeys((tp for tp in self._chosen(partition) if tp not in offsets), at)
+                yield lambda places=places: offsets.update(self._resolve(places))  # type: ignore[misc]
             with self._lock:
                 if not offsets.keys() >= set(self._chosen(partition)):
                     continue  # another one is read meanwhile

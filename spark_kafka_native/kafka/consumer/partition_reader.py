@@ -485,6 +485,9 @@ class PartitionReader:
         if operator.length_hint(self.rows):
             return True
         self._check_open()
+        if operator.length_hint(self._unpacked_rows):  # an interrupt came before they were given back
+            self.rows = self._unpacked_rows
+            return True
         if self._fetched is None or self._unpacked == self._fetched.columns.length:
             self._fetched = None
             self._fetched, self._unpacked = self.buffer.take(), 0
@@ -533,9 +536,12 @@ class PartitionReader:
 
     def _give_back_rows(self, topic_partition: TopicPartition | None = None) -> None:
         """Return the rest of the rows to the buffer, if they are of that partition (None: of any)."""
-        fetched, row, none = self._fetched, self._row(), iter(())
+        fetched, none = self._fetched, iter(())
         if fetched is None or topic_partition not in (None, fetched.topic_partition):
             return
+        # First: a thread that iterates takes rows without the lock, and is to get none that are returned.
+        self.rows = none
+        row = self._row()
         if row < (length := fetched.columns.length):
             columns = fetched.columns.slice(row, length)
             rest = replace(fetched, columns=columns, from_offset=_offset_before(fetched, row))

@@ -109,6 +109,7 @@ class GroupConsumer:
         """`Progress.counted` before these records."""
         self._read_by: dict[str, int] = {}
         self._undelivered: Taken | None = None
+        self._last_reader: threading.Thread | None = None
         self._handled: BaseException | None = None
         """Of a read within an ``except``: the exception of that, which says nothing about the records."""
         self._closed = False
@@ -172,9 +173,11 @@ class GroupConsumer:
         # No `partial`: an interrupt may come between the return of a call out of C and its caller.
         return self._polled(timeout, lambda deadline: self._reader.read_typed(formats, mode, deadline))
 
-    def __iter__(self) -> Self:
-        """The records one by one, without end."""
-        return self
+    def __iter__(self) -> Iterator[Record]:
+        """The records one by one, without end. The iterator has no `close`, which Python calls at the end of
+        a generator with ``yield from consumer`` (PEP 380): the record that it was left with would be done.
+        """
+        return iter(self.__next__, None)
 
     def __next__(self) -> Record:
         record = self._polled(None, self._reader.next_record)
@@ -447,12 +450,14 @@ class GroupConsumer:
         session timeout.
 
         While an exception propagates (``finally: consumer.close()``), the records that were handed out last
-        count as not done, and are read again. The same applies if a signal handler closes the consumer. A
+        count as not done, and are read again. The same applies if another thread than the one that has read
+        them closes the consumer, which does not know of an exception there, or if a signal handler does. A
         handler that interrupts a call of the consumer closes it at the end of that call, and a read raises
         `ConsumerClosedError`. Raises `RuntimeError` in a callback of `commit_async`.
         """
-        error = sys.exception()
-        self._close_now_or_late(done=error is None or error is self._handled)
+        error, reader = sys.exception(), self._last_reader
+        is_done = reader in (None, threading.current_thread()) and (error is None or error is self._handled)
+        self._close_now_or_late(done=is_done)
 
     def _close_now_or_late(self, *, done: bool) -> None:
         self._commits.queue.raise_if_callback("close()")
@@ -516,7 +521,7 @@ class GroupConsumer:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
         if self._subscription.empty:
             raise ConfigError(f"{self!r} has nothing to read: call subscribe() first, or give topics")
-        self._taken, self._handled = None, sys.exception()
+        self._taken, self._handled, self._last_reader = None, sys.exception(), threading.current_thread()
         try:
             self._member.poll_begins()
             deadline = Deadline(float("inf")) if timeout is None else Deadline.after_ms(timeout * 1000)

@@ -13,8 +13,9 @@ from support.brokers.scripted_broker import ScriptedCluster
 from support.consumer.partition_reading import offsets_in
 
 from spark_kafka_native.kafka.consumer.async_consumer import AsyncConsumer
-from spark_kafka_native.kafka.errors import ConsumerClosedError
+from spark_kafka_native.kafka.errors import ConsumerClosedError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.testing import MockBroker
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WITHIN_S = 60
@@ -95,12 +96,102 @@ def test_a_consumer_that_is_made_after_its_start_was_cancelled_is_closed() -> No
     asyncio.run(cancel())
 
 
+def test_a_consumer_that_has_started_starts_no_other_one(cluster: ScriptedCluster) -> None:
+    """The first one was left open, and the second read all again."""
+    cluster.logs[A0].append([b"0", b"1"])
+
+    async def start() -> None:
+        async with await AsyncConsumer(cluster.bootstrap_servers, "a", start="earliest").start() as consumer:
+            assert (await anext(consumer)).offset == 0
+            async with consumer:
+                assert (await anext(consumer)).offset == 1
+
+    asyncio.run(start())
+
+
+@pytest.mark.parametrize("ends", ["close", "cancel"])
+def test_a_start_that_is_given_up_leaves_nothing_open(ends: str) -> None:
+    """`asyncio.run` ends meanwhile, and takes the loop with it."""
+    asked, allowed, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def build() -> Any:
+        asked.set()
+        assert allowed.wait(WITHIN_S)
+        return SimpleNamespace(close=closed.set)
+
+    async def start() -> None:
+        consumer = AsyncConsumer("localhost:1", "a")
+        consumer._build = build  # type: ignore[assignment]
+        starting = asyncio.create_task(consumer.start())
+        assert await asyncio.to_thread(asked.wait, WITHIN_S)
+        with pytest.raises(RuntimeError, match="another task is starting this consumer"):
+            await consumer.start()
+        if ends == "close":
+            await consumer.close()
+            allowed.set()
+            with pytest.raises(ConsumerClosedError, match="was closed while it started"):
+                await starting
+        else:
+            starting.cancel()
+            asyncio.get_running_loop().call_later(0.01, allowed.set)
+
+    asyncio.run(start())
+    assert closed.is_set()
+
+
+def test_a_seek_that_is_cancelled_moves_nothing_later() -> None:
+    """It undid one that had returned: records were skipped."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["x"] * 10)
+        answer = threading.Event()
+
+        async def seek() -> list[int]:
+            async with AsyncConsumer(broker.bootstrap_servers, "a", start="earliest") as consumer:
+                await anext(consumer)
+                broker.on("ListOffsets").hold(answer)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(consumer.seek("latest"), 0.1)
+                await consumer.seek(3)
+                answer.set()
+                await consumer.lag()  # behind the answer that was held
+                return [(await anext(consumer)).offset for _ in range(7)]
+
+        assert asyncio.run(seek()) == list(range(3, 10))
+
+
+@pytest.mark.parametrize("read", ["poll", "read_columns"])
+def test_other_tasks_get_their_turn_however_fast_errors_come(cluster: ScriptedCluster, read: str) -> None:
+    """One that would have ended the error by a seek never ran."""
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def look() -> None:
+        settings = {"partitions": [0], "start": 7, "auto_offset_reset": "none"}
+        async with AsyncConsumer(cluster.bootstrap_servers, "a", **settings) as consumer:
+            with pytest.raises(OffsetOutOfRangeError):
+                await READS[read](consumer)
+            other, before = asyncio.create_task(take_turns()), turns
+            for _ in range(5):
+                with pytest.raises(OffsetOutOfRangeError):
+                    await READS[read](consumer)
+            assert turns >= before + 5
+            other.cancel()
+
+    asyncio.run(look())
+
+
 def test_calls_that_do_not_wait_are_those_of_its_consumer(cluster: ScriptedCluster) -> None:
     cluster.logs[A0].append([b"0", b"1"])
 
     async def call() -> None:
         async with AsyncConsumer(cluster.bootstrap_servers, "a", start={0: 1, 1: 0}) as consumer:
-            assert consumer.partitions == (A0, A1)
+            assert (consumer.partitions, consumer.topics) == ((A0, A1), ("a",))
             assert (consumer.position(0), consumer.position(A1)) == (1, 0)
             consumer.pause(0)
             assert consumer.paused == (A0,)

@@ -26,7 +26,7 @@ from support.consumer.partition_reading import (
 )
 from support.forked_child import holds_in_forked_child
 from support.interrupts.held_lock import held_by_another_thread
-from support.interrupts.signal_steps import interrupted_at
+from support.interrupts.signal_steps import interrupted_at, run_at
 
 from spark_kafka_native.kafka.consumer import partition_reader
 from spark_kafka_native.kafka.consumer.consumer import Consumer
@@ -127,6 +127,29 @@ def test_interrupts_at_any_moment_lose_and_double_nothing(
             assert reader.buffer.nbytes == 0
             if not was_interrupted:
                 break
+
+
+def test_a_thread_that_iterates_gets_each_record_once_while_another_one_pauses(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    """Iteration takes rows without the lock: some were given back, and handed out all the same."""
+    (tp,) = fill(cluster)
+    reader = start((tp, 0))
+    for moment in itertools.count():
+        reader.seek(tp, 0)
+        prefetched(reader, tp, 20)
+        found = take(reader, 3)
+        came_so_far = run_at(
+            moment,
+            lambda found=found: found.extend(record.offset for record in itertools.islice(reader.rows, 2)),
+            lambda: reader.pause(tp),
+        )
+        reader.resume(tp)
+        found += take(reader, 20 - len(found))
+        assert found == list(range(20)), moment
+        if not came_so_far:
+            break
+    assert moment
 
 
 def test_metrics_in_the_handler_of_a_signal_wait_for_no_lock(cluster: ScriptedCluster, start: Start) -> None:

@@ -13,7 +13,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -531,6 +531,31 @@ def test_an_exception_that_is_older_than_the_read_does_not_undo_it(make: Make, c
         read_and_close(consumer, case)
     assert found[-1:] in ([{A0: done}], [{}] if not done else [])
     assert consumer._handled is None
+
+
+def test_records_that_another_thread_has_read_are_not_done_when_a_consumer_is_closed(make: Make) -> None:
+    """It may be in the middle of one, or have failed."""
+    consumer = make(A0, enable_auto_commit=False, on_revoked=lambda consumer, _: consumer.commit())
+    found = asked(consumer)
+    prefetch(consumer, A0)
+    with ThreadPoolExecutor(1) as pool:
+        assert len(pool.submit(consumer.poll, 60).result()) == 3
+    consumer.close()
+    assert found[-1:] == [{A0: 0}]
+
+
+def test_a_generator_that_yields_from_a_consumer_does_not_close_it(make: Make) -> None:
+    """Python closes the iterator after the exception: a record was done of which the work had failed."""
+
+    def records() -> Iterator[Record]:
+        yield from consumer
+
+    consumer = make(A0)
+    prefetch(consumer, A0)
+    reading = records()
+    assert next(reading).offset == 0
+    reading.close()
+    assert [next(iter(consumer)).offset, next(consumer).offset] == [1, 2]
 
 
 def test_what_was_lost_is_not_given_back_to_a_partition_that_came_again(make: Make) -> None:
