@@ -62,6 +62,11 @@ class NewTopic:
                     f"topic {self.name}: {name} must be a number from 1 on, not {count!r}; "
                     "None is the broker's default"
                 )
+        texts: Mapping[Any, Any] = self.configs
+        for key, value in texts.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                wrong = f"{key!r}: {value!r}"
+                raise ValueError(f"topic {self.name}: names and values of configs are texts, not {wrong}")
         if self.replicas is not None and (self.partitions or self.replication_factor):
             raise ValueError(f"topic {self.name}: replicas say how many partitions and replicas there are")
 

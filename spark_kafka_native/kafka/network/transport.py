@@ -328,6 +328,8 @@ _INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _KEEP_IDLE: Final = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
 """The option's name on Linux, and on macOS."""
+_MAX_KEEP_IDLE_S: Final = 32_767
+"""Linux takes no more (tcp(7))."""
 
 
 class _Attempt:
@@ -443,7 +445,7 @@ class Dialing:
         if info[0] in _INTERNET:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if config.keepalive and config.keepalive_idle_ms >= 0 and _KEEP_IDLE is not None:
-                idle_s = max(1, config.keepalive_idle_ms // 1000)
+                idle_s = min(max(1, config.keepalive_idle_ms // 1000), _MAX_KEEP_IDLE_S)
                 sock.setsockopt(socket.IPPROTO_TCP, _KEEP_IDLE, idle_s)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(config.keepalive))
         if config.source_address is not None and not _is_connected(sock):

@@ -203,6 +203,8 @@ def test_settings_of_the_socket(listener: socket.socket) -> None:
     with connect(listener, keepalive_idle_ms=75_000, source_address="127.0.0.9") as sock:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 75
         assert sock.getsockname()[0] == "127.0.0.9"
+    with connect(listener, keepalive_idle_ms=2**31 - 1) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 32_767
     with connect(listener, keepalive=False) as sock:
         assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
