@@ -7,6 +7,12 @@ class FormatError(ValueError):
     """A format that does not exist, or a type or a setting that it can't work with."""
 
 
+class SetupError(FormatError):
+    """This machine can't do its part: it lacks a package, memory or room on its disk. Payloads are not bad
+    because of that.
+    """
+
+
 class EncodeError(ValueError):
     """A row that a format can't write."""
 

@@ -32,9 +32,9 @@ def header_ids(headers: pa.Array | None, payload: str) -> pa.Array | None:
     if is_id.true_count == 0:
         return None
     rows = _parents(headers)[is_id.to_numpy(zero_copy_only=False)]
-    rows, first = np.unique(rows, return_index=True)  # of several headers the first one counts
     places = np.full(len(headers), -1, np.int64)
-    places[rows] = first
+    # Of several headers the last one counts, as in Java: a copy of a record may keep those of its original.
+    places[rows] = np.arange(len(rows))
     return pairs.field(1).filter(is_id).take(wrap(places, pa.int64(), places >= 0))
 
 

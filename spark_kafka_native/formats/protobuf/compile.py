@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
-from ..errors import FormatError
+from ..errors import FormatError, SetupError
 from .descriptors import INSTALL, MAX_DESCRIPTOR_BYTES, parse_set
 
 if TYPE_CHECKING:
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
 
 MAX_SECONDS: Final = 60.0
 _LOG_LINE: Final = re.compile(r"WARNING: All log messages|[WI][0-9]{4} ")
+_OF_NAMES: Final = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+"""A stranger's names of files cause these."""
+_OF_THE_MACHINE: Final = tuple(
+    os.strerror(code)
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE)
+)
 
 
 def compile_proto(
@@ -25,7 +33,8 @@ def compile_proto(
 ) -> FileDescriptorSet:
     """The file ``name`` and those that it imports, of ``files``, of ``compiled``, or Google's.
 
-    ``protoc`` runs in a process of its own: the text is a stranger's. Raises `FormatError`.
+    ``protoc`` runs in a process of its own: the text is a stranger's. Raises `FormatError`, and `SetupError`
+    where that says nothing about the text.
     """
     if sum(map(len, files.values())) > MAX_DESCRIPTOR_BYTES:
         raise FormatError(f"The schema {name} is longer than {MAX_DESCRIPTOR_BYTES} characters")
@@ -51,7 +60,9 @@ def _write(folder: Path, name: str, text: str) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        raise FormatError(f"The schema '{name[:100]}' can't be written for protoc: {error}") from error
+        is_of_name = isinstance(error, UnicodeError) or error.errno in _OF_NAMES
+        kind = FormatError if is_of_name else SetupError
+        raise kind(f"The schema '{name[:100]}' can't be written for protoc: {error}") from error
 
 
 def _run(name: str, flags: list[str], folder: str) -> None:
@@ -67,12 +78,13 @@ def _run(name: str, flags: list[str], folder: str) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise FormatError(f"The schema {name} can't be compiled: {error}") from error
+        raise SetupError(f"The schema {name} can't be compiled: {error}") from error
     if "No module named" in done.stderr and "grpc_tools" in done.stderr:
-        raise FormatError(f"A schema that is .proto text needs the package grpcio-tools: {INSTALL}")
+        raise SetupError(f"A schema that is .proto text needs the package grpcio-tools: {INSTALL}")
     if done.returncode:
         lines = done.stderr.replace(f"{folder}/in/", "").splitlines()
         reason = "; ".join(one for one in lines if not _LOG_LINE.match(one))[:1_000]
-        raise FormatError(
-            f"The schema {name} can't be compiled: {reason or f'protoc ended with {done.returncode}'}"
-        )
+        # A negative code is that of a signal, as by a lack of memory.
+        is_of_machine = done.returncode < 0 or any(words in reason for words in _OF_THE_MACHINE)
+        kind = SetupError if is_of_machine else FormatError
+        raise kind(f"The schema {name} can't be compiled: {reason or f'protoc ended with {done.returncode}'}")

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import FormatError
+from ..errors import FormatError, SetupError
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
@@ -20,12 +20,12 @@ INSTALL: Final = "pip install 'spark-kafka-native[protobuf]'"
 
 
 def require_libraries() -> None:
-    """Raise `FormatError` where the libraries are missing."""
+    """Raise `SetupError` where the libraries are missing."""
     for name in ("google.protobuf", "ptars"):
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise FormatError(
+            raise SetupError(
                 f"protobuf needs the package {name.replace('google.', '')}: {INSTALL}"
             ) from error
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arrays import binaries, hide, offsets_and_data, validity
-from ..errors import FormatError
+from ..errors import FormatError, SetupError
 from ..format import BadRows, Decoded, Decoder
 from ..registry import RegisteredSchema, SchemaRegistry, frame_to_write, schema_to_read, schema_to_write
 from .compile import compile_proto
@@ -193,6 +193,8 @@ class IndexedDecoder:
                 path, length = _read_indexes(head)
                 reason = self._refusal(path)
                 prefixes[rows] = length
+            except SetupError:
+                raise
             except ValueError as error:
                 reason = str(error)
             if reason is not None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..arrays import wrap
-from ..errors import FormatError
+from ..errors import FormatError, SetupError
 from ..format import BadRows, Decoded, Decoder, Encoder
 from ..plain_types import as_payloads
 from .errors import RegistryError, UnknownSchemaError
@@ -53,7 +53,7 @@ class RegistryDecoder:
     def decode(self, payloads: pa.Array, headers: pa.Array | None = None) -> Decoded:
         """As `Decoder.decode`. ``headers``: see `framing.split`.
 
-        Raises `RegistryError` if the registry can't be asked for a schema.
+        Raises `RegistryError` if the registry can't be asked for a schema, and `SetupError`.
         """
         unknown: list[SchemaKey] = []
 
@@ -89,7 +89,7 @@ class RegistryDecoder:
             return f"{schema.shown} is of type {schema.type}, not {self._language}"
         try:
             return self._make(schema)
-        except RegistryError:
+        except (RegistryError, SetupError):
             raise
         except FormatError as error:
             return f"{schema.shown}: {error}"

@@ -1,14 +1,19 @@
 """Messages of a schema registry: which message it is, and what stands before each of them."""
 
 import base64
+import errno
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from spark_kafka_native.formats.protobuf import protobuf_format
+from spark_kafka_native.formats.errors import SetupError
+from spark_kafka_native.formats.protobuf import protobuf_format, registered
 from spark_kafka_native.formats.protobuf.compile import compile_proto
 from spark_kafka_native.formats.protobuf.protobuf_format import ProtobufFormat
 from spark_kafka_native.formats.protobuf.registered import _indexes, _read_indexes
@@ -84,6 +89,53 @@ def test_versions_of_a_message_are_read_under_the_latest(registry: FakeRegistry)
         5: "message indexes that break off",
         6: "message indexes that break off",
     }
+
+
+def no_memory(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def too_slow(*_: Any, **__: Any) -> Any:
+    raise subprocess.TimeoutExpired("protoc", 60)
+
+
+def ended(code: int, words: str) -> Callable[..., Any]:
+    return lambda *_, **__: SimpleNamespace(returncode=code, stderr=words)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        no_memory,
+        too_slow,
+        ended(1, "/usr/bin/python: No module named grpc_tools"),
+        ended(-9, ""),
+        ended(1, "/tmp/x/out: No space left on device"),
+    ],
+)
+@pytest.mark.parametrize("id_", [1, 2])
+def test_records_are_not_bad_because_this_machine_can_not_compile(
+    registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any], id_: int
+) -> None:
+    """With dropmalformed they were lost, and the query went on."""
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
+    decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
+    registered._files.cache_clear()
+    payloads = pa.array([frame_id(id_) + b"\x02\x02\x08\x05"])
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", run)
+        with pytest.raises(SetupError):
+            decoder.decode(payloads)
+    assert decoder.decode(payloads).bad.rows == ((0,) if id_ == 1 else ())
+
+
+def test_records_of_a_schema_that_does_not_compile_are_bad(registry: FakeRegistry) -> None:
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
+    decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
+    registry.schemas[3] = RegisteredSchema(type="PROTOBUF", text="message {", id=3)
+    decoded = decoder.decode(pa.array([frame_id(3) + b"\0", frame_id(1) + b"\0"]))
+    assert decoded.bad.rows == (0,)
+    assert "can't be compiled" in decoded.bad.reasons[0]
 
 
 def test_indexes_that_break_off_do_not_go_on_in_the_next_record(registry: FakeRegistry) -> None:
