@@ -111,6 +111,8 @@ class ArrowIpcDecoder:
             parts = [_converted(batch, self.row) for batch in batches]
         except TooLargeError as error:
             raise _BadStreamError(str(error)) from None
+        except MemoryError:  # Arrow's is an ArrowException, too, and says nothing about the stream
+            raise
         except (pa.ArrowException, OSError, EOFError, ValueError, KeyError, TypeError, struct.error) as error:
             reason = str(error).splitlines()[0][:150] if str(error) else type(error).__name__
             raise _BadStreamError(f"no Arrow IPC stream: {reason}") from None

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from .errors import FormatError
 
+_DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 JAVA_DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 """As Java's ``BigDecimal`` reads it."""
@@ -107,7 +108,8 @@ def _parse_timestamp(text: str, zone: dt.tzinfo | None) -> dt.datetime:
 def parse_date(text: str) -> dt.date:
     """``2024-02-29``, and a time behind it, which is not looked at."""
     shown = text.strip()
-    if shown[10:11] not in ("", "T", " "):
+    # More than that is a date to Python: weeks, and dates without hyphens.
+    if shown[10:11] not in ("", "T", " ") or not _DATE.fullmatch(shown[:10]):
         raise ValueError("is not a date")
     try:
         return dt.date.fromisoformat(shown[:10])

@@ -22,7 +22,9 @@ from pyspark.sql.types import StructField, StructType
 from ..kafka.errors import ConfigError
 from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode
 from ..kafka.security.config_providers import resolve_registry
+from .options.option import Scope
 from .options.option_values import OWN_FORMATS, OptionValues
+from .read.offset_range import parse_assignment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,9 +225,22 @@ def _settings_for(values: OptionValues, payload: str) -> dict[str, str]:
     only one."""
     given = {name: text for name, text in values.with_prefix(f"{payload}.").items() if name not in _LAYOUT}
     shared = {f"registry.{name}": text for name, text in values.with_prefix("registry.").items()}
-    topic = values.text("topic") or values.text("subscribe")
-    known = {} if topic is None or "," in topic else {"topic": topic.strip()}
+    topics = _topics(values)
+    known = {"topic": topics.pop()} if len(topics) == 1 else {}
     return shared | given | known | {"payload": payload}
+
+
+def _topics(values: OptionValues) -> set[str]:
+    """Those that the options name; nothing of an option that is ignored here."""
+    if values.scope is Scope.WRITE:
+        topic = (values.text("topic") or "").strip()
+        return {topic} if topic else set()
+    try:
+        return {one.topic for one in parse_assignment(values.text("assign") or "{}")}.union(
+            topic for part in (values.text("subscribe") or "").split(",") if (topic := part.strip())
+        )
+    except ConfigError:  # the subscription's
+        return set()
 
 
 def _sampled_records(values: OptionValues, payload: str, schema: str | None) -> int:

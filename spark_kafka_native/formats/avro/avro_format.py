@@ -21,6 +21,7 @@ from ..registry import (
     schema_to_read,
     schema_to_write,
 )
+from .bare_bytes import reads_bare_bytes, writes_bare_bytes
 from .decoder import AvroDecoder
 from .derived_schema import derive_schema
 from .encoder import AvroEncoder
@@ -67,7 +68,7 @@ class AvroFormat:
         if registry is not None:
             AvroDecoder(read, read, type)  # what does not fit the type is no fault of the data
             return RegistryDecoder(
-                type, registry, _LANGUAGE, lambda written: AvroDecoder(_parse(written), read, type)
+                type, registry, _LANGUAGE, lambda written: _registered_decoder(_parse(written), read, type)
             )
         written = parse_schema(settings["schema"]) if "schema" in settings else read
         return AvroDecoder(written, read, type)
@@ -77,11 +78,17 @@ class AvroFormat:
         if (registered := settings.get(REGISTERED)) is not None:
             schema = RegisteredSchema.from_json(registered)
             frame = frame_to_write(schema, settings)
-            return RegistryEncoder.of(AvroEncoder(_parse(schema), type), frame, settings)
+            written = _parse(schema)
+            encoder = writes_bare_bytes(written, AvroEncoder(written, type))
+            return RegistryEncoder.of(encoder, frame, settings)
         if SchemaRegistry.from_settings(settings) is not None:
             return self.encoder(type, self.resolve_write(type, settings).settings)
         given = settings.get("schema") or json.dumps(derive_schema(type))
         return AvroEncoder(parse_schema(given), type)
+
+
+def _registered_decoder(written: AvroType, read: AvroType, type: pa.DataType) -> Decoder:
+    return reads_bare_bytes(written, AvroDecoder(written, read, type))
 
 
 def _reader_schema(settings: Mapping[str, str]) -> AvroType:

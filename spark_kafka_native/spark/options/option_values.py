@@ -53,6 +53,11 @@ class OptionValues:
         self._texts = dict(texts)
         self._scope = scope
 
+    @property
+    def scope(self) -> Scope:
+        """What they are options of."""
+        return self._scope
+
     @classmethod
     def parse(cls, options: Mapping[str, str], scope: Scope) -> Self:
         """Sort ``options``, names in any case, into ours and the client's. No value is looked at."""

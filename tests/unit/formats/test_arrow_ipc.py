@@ -47,6 +47,17 @@ def read(kind: pa.DataType, *payloads: bytes | None) -> Any:
     return decoded
 
 
+def test_a_lack_of_memory_makes_no_bad_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With dropmalformed the stream was lost."""
+
+    def no_memory(_: object) -> Any:
+        raise pa.lib.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(pa.ipc, "read_schema", no_memory)
+    with pytest.raises(MemoryError):
+        read(ROWS, stream(TABLE))
+
+
 @pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
 def test_each_payload_is_an_array_of_its_rows(compression: str | None) -> None:
     payload = stream(TABLE, compression=compression)

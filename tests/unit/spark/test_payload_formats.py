@@ -603,12 +603,29 @@ def test_a_schema_that_the_format_looks_up(versioned) -> None:
     [
         ({"subscribe": " t "}, "t"),
         ({"subscribe": "t,u"}, None),
+        ({"subscribe": "t,"}, "t"),
+        ({"subscribe": "t,u", "topic": "x"}, None),
+        ({"subscribe": "t", "topic": "x"}, "t"),
+        ({"assign": '{"t":[0,1]}'}, "t"),
+        ({"assign": '{"t":[0],"u":[0]}'}, None),
+        ({"assign": "nonsense"}, None),
         ({"subscribePattern": "t"}, None),
     ],
 )
 def test_a_format_knows_the_topic_only_where_there_is_one(versioned, options, topic) -> None:
     """It names the subject of the schema after it."""
     parsed = formats(value_format="versioned", **options).value
+    assert parsed is not None
+    assert dict(parsed.settings).get("topic") == topic
+
+
+@pytest.mark.parametrize(
+    ("options", "topic"),
+    [({"topic": " t "}, "t"), ({"topic": "t", "subscribe": "x"}, "t"), ({"subscribe": "x"}, None)],
+)
+def test_in_a_write_it_is_that_of_the_option(versioned, options, topic) -> None:
+    """Rows may name others, and `subscribe` is an option of reads."""
+    parsed = formats(Scope.WRITE, value_format="versioned", **options).value
     assert parsed is not None
     assert dict(parsed.settings).get("topic") == topic
 
