@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import re
 import subprocess
@@ -26,12 +27,40 @@ _OF_THE_MACHINE: Final = tuple(
     os.strerror(code)
     for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE)
 )
+_DECIMAL: Final = """
+syntax = "proto3";
+package confluent.type;
+message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
+"""
+_KNOWN: Final = {
+    "confluent/meta.proto": """
+syntax = "proto3";
+package confluent;
+import "google/protobuf/descriptor.proto";
+message Meta {
+  string doc = 1;
+  map<string, string> params = 2;
+  repeated string tags = 3;
+  repeated Rule rules = 4;
+}
+message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }
+extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
+""",
+    "confluent/type/decimal.proto": _DECIMAL,
+    "confluent/types/decimal.proto": _DECIMAL,
+}
+"""Registries keep no references for these files, which schemas of Confluent's serializers and Kafka Connect
+import; nor for those of ``google/type``."""
 
 
 def compile_proto(
     name: str, files: Mapping[str, str], compiled: FileDescriptorSet | None = None
 ) -> FileDescriptorSet:
-    """The file ``name`` and those that it imports, of ``files``, of ``compiled``, or Google's.
+    """The file ``name`` and those that it imports: of ``files``, of ``compiled``, Google's, or Confluent's.
 
     ``protoc`` runs in a process of its own: the text is a stranger's. Raises `FormatError`, and `SetupError`
     where that says nothing about the text.
@@ -42,13 +71,22 @@ def compile_proto(
         for one, text in files.items():
             _write(Path(folder, "in"), one, text)
         Path(folder, "in").mkdir(exist_ok=True)
+        for one, text in _KNOWN.items():
+            _write(Path(folder, "known"), one, text)
         output = Path(folder, "out")
-        flags = [f"-I{folder}/in", "--include_imports", f"--descriptor_set_out={output}"]
+        places = [f"{folder}/in", f"{folder}/known", *_google_types()]
+        flags = [*(f"-I{place}" for place in places), "--include_imports", f"--descriptor_set_out={output}"]
         if compiled is not None:
             Path(folder, "set").write_bytes(compiled.SerializeToString())
             flags.append(f"--descriptor_set_in={folder}/set")
         _run(name, flags, folder)
         return parse_set(output.read_bytes(), f"The schema {name}")
+
+
+def _google_types() -> list[str]:
+    """Where the folder with ``google/type`` is, if the package is there (googleapis-common-protos)."""
+    found = importlib.util.find_spec("google.type")
+    return [str(Path(one).parent.parent) for one in (found and found.submodule_search_locations) or ()]
 
 
 def _write(folder: Path, name: str, text: str) -> None:

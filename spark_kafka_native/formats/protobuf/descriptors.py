@@ -154,7 +154,7 @@ def in_order(files: FileDescriptorSet) -> list[Any]:
 def _google_file(name: str) -> Any:
     from google.protobuf import descriptor_pb2
 
-    if name.startswith("google/protobuf/") and name.endswith(".proto"):
+    if name.startswith(("google/protobuf/", "google/type/")) and name.endswith(".proto"):
         module = name.removesuffix(".proto").replace("/", ".") + "_pb2"
         try:
             file = descriptor_pb2.FileDescriptorProto()

@@ -91,6 +91,33 @@ def test_versions_of_a_message_are_read_under_the_latest(registry: FakeRegistry)
     }
 
 
+@pytest.mark.parametrize(
+    ("imported", "field", "type_"),
+    [
+        (
+            "confluent/type/decimal.proto",
+            "confluent.type.Decimal x = 2;",
+            "value: binary, precision: int64, scale: int32",
+        ),
+        ("google/type/date.proto", "google.type.Date x = 2;", "year: int32, month: int32, day: int32"),
+        (
+            "confluent/meta.proto",
+            's.Item x = 2 [(confluent.field_meta) = { doc: "a", tags: ["b"] }];',
+            "sku: string",
+        ),
+    ],
+)
+def test_files_that_registries_keep_no_references_for(
+    registry: FakeRegistry, imported: str, field: str, type_: str
+) -> None:
+    imports = f'import "{imported}"; import "shared/item.proto";'
+    text = f'syntax = "proto3"; package r; {imports} message Order {{ {field} }}'
+    references = registry.schemas[2].references
+    registry.schemas[2] = RegisteredSchema(type="PROTOBUF", text=text, id=2, references=references)
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value"})
+    assert str(resolved.type) == f"struct<x: struct<{type_}>>"
+
+
 def no_memory(*_: Any, **__: Any) -> Any:
     raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
