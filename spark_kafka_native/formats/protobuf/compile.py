@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,9 +24,22 @@ MAX_SECONDS: Final = 60.0
 _LOG_LINE: Final = re.compile(r"WARNING: All log messages|[WI][0-9]{4} ")
 _OF_NAMES: Final = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 """A stranger's names of files cause these."""
-_OF_THE_MACHINE: Final = tuple(
-    os.strerror(code)
-    for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOMEM, errno.EMFILE)
+_OF_THE_MACHINE: Final = re.compile(
+    ": ({})$|bad_alloc".format(
+        "|".join(
+            os.strerror(code)
+            for code in (
+                errno.ENOSPC,
+                errno.EDQUOT,
+                errno.EFBIG,
+                errno.EROFS,
+                errno.EIO,
+                errno.ENOMEM,
+                errno.EMFILE,
+            )
+        )
+    ),
+    re.MULTILINE,
 )
 _DECIMAL: Final = """
 syntax = "proto3";
@@ -122,7 +136,7 @@ def _run(name: str, flags: list[str], folder: str) -> None:
     if done.returncode:
         lines = done.stderr.replace(f"{folder}/in/", "").splitlines()
         reason = "; ".join(one for one in lines if not _LOG_LINE.match(one))[:1_000]
-        # A negative code is that of a signal, as by a lack of memory.
-        is_of_machine = done.returncode < 0 or any(words in reason for words in _OF_THE_MACHINE)
+        # Other signals than that of a kernel without memory may be the work of a stranger's text.
+        is_of_machine = done.returncode == -signal.SIGKILL or _OF_THE_MACHINE.search(done.stderr)
         kind = SetupError if is_of_machine else FormatError
         raise kind(f"The schema {name} can't be compiled: {reason or f'protoc ended with {done.returncode}'}")

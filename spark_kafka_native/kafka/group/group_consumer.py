@@ -450,20 +450,21 @@ class GroupConsumer:
         session timeout.
 
         While an exception propagates (``finally: consumer.close()``), the records that were handed out last
-        count as not done, and are read again. The same applies if another thread than the one that has read
-        them closes the consumer, which does not know of an exception there, or if a signal handler does. A
-        handler that interrupts a call of the consumer closes it at the end of that call, and a read raises
-        `ConsumerClosedError`. Raises `RuntimeError` in a callback of `commit_async`.
+        count as not done, and are read again. The same applies if a signal handler closes the consumer, or,
+        with automatic commits, another thread than the one that has read them: it does not know of an
+        exception there. A handler that interrupts a call of the consumer closes it at the end of that call,
+        and a read raises `ConsumerClosedError`. Raises `RuntimeError` in a callback of `commit_async`.
         """
-        error, reader = sys.exception(), self._last_reader
-        is_done = reader in (None, threading.current_thread()) and (error is None or error is self._handled)
-        self._close_now_or_late(done=is_done)
+        error = sys.exception()
+        self._close_now_or_late(done=error is None or error is self._handled)
 
     def _close_now_or_late(self, *, done: bool) -> None:
         self._commits.queue.raise_if_callback("close()")
         if threading.get_ident() in self._callers and not self._rebalance.callbacks.running:
             self._close_asked = True
         else:
+            is_reader = self._last_reader in (None, threading.current_thread())
+            done = done and (is_reader or not self._config.enable_auto_commit)
             self._close(done=done and not within_handler())
 
     def _close_late(self) -> None:

@@ -206,7 +206,12 @@ class PartitionLog:
         while self.batches and BatchHeader.read(self.batches[-1]).last_offset >= end:
             self.end_offset = BatchHeader.read(self.batches.pop()).base_offset
         end = self.end_offset
-        self.open_transactions = {id_: at for id_, at in self.open_transactions.items() if at < end}
+        self.open_transactions.clear()
+        for header in map(BatchHeader.read, self.batches):  # one is open again that has lost its marker
+            if header.attributes & _CONTROL:
+                self.open_transactions.pop(header.producer_id, None)
+            elif header.is_transactional:
+                self.open_transactions.setdefault(header.producer_id, header.base_offset)
         self.aborted = [one for one in self.aborted if one[2] < end]
         for state in self._producers.values():
             kept = [one for one in state.batches if one[2] < end]

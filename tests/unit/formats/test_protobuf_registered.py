@@ -138,6 +138,7 @@ def ended(code: int, words: str) -> Callable[..., Any]:
         ended(1, "/usr/bin/python: No module named grpc_tools"),
         ended(-9, ""),
         ended(1, "/tmp/x/out: No space left on device"),
+        ended(-6, "terminate called after throwing an instance of 'std::bad_alloc'"),
     ],
 )
 @pytest.mark.parametrize("id_", [1, 2])
@@ -156,10 +157,20 @@ def test_records_are_not_bad_because_this_machine_can_not_compile(
     assert decoder.decode(payloads).bad.rows == ((0,) if id_ == 1 else ())
 
 
-def test_records_of_a_schema_that_does_not_compile_are_bad(registry: FakeRegistry) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "message {",
+        'import "No space left on device.proto";',
+        f'import "google/protobuf/descriptor.proto"; extend google.protobuf.FileOptions {{ M m = 50000; }} '
+        f"message M {{ M m = 1; }} option (m) = {'{ m: ' * 20_000}{'}' * 20_000};",
+    ],
+    ids=["wrong", "import", "crash"],
+)
+def test_records_of_a_schema_that_does_not_compile_are_bad(registry: FakeRegistry, text: str) -> None:
     resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
     decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
-    registry.schemas[3] = RegisteredSchema(type="PROTOBUF", text="message {", id=3)
+    registry.schemas[3] = RegisteredSchema(type="PROTOBUF", text=f'syntax = "proto3"; {text}', id=3)
     decoded = decoder.decode(pa.array([frame_id(3) + b"\0", frame_id(1) + b"\0"]))
     assert decoded.bad.rows == (0,)
     assert "can't be compiled" in decoded.bad.reasons[0]

@@ -14,6 +14,7 @@ from support.brokers.framed_client import Peer
 
 from spark_kafka_native.kafka import Record
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.mock.partition_log import BatchHeader, PartitionLog, place_batch, read_records
 
@@ -70,13 +71,21 @@ def test_a_batch_that_was_cut_off_is_stored_when_it_is_sent_again(log: Partition
     assert [log.append(batch(sequence)) for sequence in (0, 1, 2)] == [(0, 0), (0, 1), (0, 2)]
 
 
-def test_transactions_that_were_cut_off_are_neither_open_nor_aborted(log: PartitionLog) -> None:
-    log.open_transactions = {7: 0, 8: 1}
-    log.aborted = [(9, 0, 0), (9, 1, 2)]
-    for sequence in range(3):
-        log.append(batch(sequence))
-    log.cut(1)
-    assert (log.end_offset, log.open_transactions, log.aborted) == (1, {7: 0}, [(9, 0, 0)])
+def test_a_transaction_that_has_lost_its_marker_is_open_again(broker: MockBroker) -> None:
+    with TransactionalProducer(broker.bootstrap_servers, "x") as producer:
+        for end in (producer.commit, producer.abort):
+            producer.begin()
+            producer.send("a", b"1", partition=0)
+            producer.flush()
+            end()
+    (log,) = [broker.cluster.log("a", 0)]
+    assert log is not None
+    (aborted,) = log.aborted
+    for end, is_open, visible in ((4, {}, 1), (3, {aborted[0]: 2}, 1), (2, {}, 1), (1, {aborted[0]: 0}, 0)):
+        broker.cut_log("a", 0, end)
+        assert log.open_transactions == is_open
+        assert log.aborted == ([aborted] if end == 4 else [])
+        assert len(broker.records("a", committed=True)) == visible
 
 
 def test_sequences_begin_again_behind_the_last(log: PartitionLog) -> None:

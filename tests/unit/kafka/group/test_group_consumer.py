@@ -533,15 +533,24 @@ def test_an_exception_that_is_older_than_the_read_does_not_undo_it(make: Make, c
     assert consumer._handled is None
 
 
-def test_records_that_another_thread_has_read_are_not_done_when_a_consumer_is_closed(make: Make) -> None:
-    """It may be in the middle of one, or have failed."""
-    consumer = make(A0, enable_auto_commit=False, on_revoked=lambda consumer, _: consumer.commit())
+@pytest.mark.parametrize("ends", [GroupConsumer.close, lambda consumer: consumer.__exit__(None, None, None)])
+@pytest.mark.parametrize("automatic", [True, False])
+def test_records_that_another_thread_has_read_are_done_only_by_explicit_commits(
+    make: Make, ends: Callable[[GroupConsumer], None], automatic: bool
+) -> None:
+    """It may be in the middle of one, or have failed; with explicit commits the caller knows."""
+
+    def commit(consumer: GroupConsumer, _: object) -> None:
+        if not automatic:
+            consumer.commit(offsets={A0: 2})
+
+    consumer = make(A0, enable_auto_commit=automatic, on_revoked=commit)
     found = asked(consumer)
     prefetch(consumer, A0)
     with ThreadPoolExecutor(1) as pool:
         assert len(pool.submit(consumer.poll, 60).result()) == 3
-    consumer.close()
-    assert found[-1:] == [{A0: 0}]
+    ends(consumer)
+    assert found[-1:] == [{A0: 0 if automatic else 2}]
 
 
 def test_a_generator_that_yields_from_a_consumer_does_not_close_it(make: Make) -> None:
