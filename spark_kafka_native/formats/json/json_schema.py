@@ -20,6 +20,10 @@ MAX_PARTS: Final = 10_000
 """Schemas within a schema; one that is referred to twice counts twice."""
 _ANY: Final = pa.string()
 _STRINGS: Final = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
+_TYPING: Final = frozenset(
+    ("type", "properties", "$ref", "oneOf", "anyOf", "allOf", "items", "enum", "const", "format")
+)
+"""Keywords that say of which type a value is."""
 _PLAIN: Final = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 
 
@@ -60,10 +64,10 @@ class _Walk:
             return _ANY
         if isinstance(schema.get("$ref"), str):
             return self._referred(schema["$ref"], document, depth, within)
-        given = schema.get("oneOf", schema.get("anyOf"))
-        if isinstance(given, list):
-            return self._alternative(given, document, depth, within)
         kind = _name_of(schema)
+        given = schema.get("oneOf", schema.get("anyOf"))
+        if isinstance(given, list) and not (kind and _are_constraints(given)):
+            return self._alternative(given, document, depth, within)
         if kind == "object":
             return self._object(schema, document, depth, within)
         if kind == "array":
@@ -119,6 +123,11 @@ class _Walk:
                 raise FormatError(f"the JSON Schema has no part '{reference[:200]}', to which it refers")
             found = found[key]
         return self.type(found, target, depth + 1, (*within, full))
+
+
+def _are_constraints(given: list[Any]) -> bool:
+    """True if none of these says more of the type: they demand fields, or bounds."""
+    return not any(isinstance(one, dict) and _TYPING & one.keys() for one in given)
 
 
 def _string(schema: Mapping[str, Any]) -> pa.DataType:

@@ -37,6 +37,24 @@ def field_type(schema: Any, **more: Any) -> pa.DataType:
         ({"oneOf": [{"type": "null"}, {"type": "integer"}]}, pa.int64()),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, pa.int64()),
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, pa.string()),
+        ({"type": "integer", "anyOf": [{"minimum": 10}, {"maximum": 0}]}, pa.int64()),
+        ({"anyOf": [{"minimum": 10}, {"maximum": 0}]}, pa.string()),
+        ({"type": "string", "oneOf": [{"format": "date"}, {"minLength": 3}]}, pa.string()),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+            },
+            pa.struct([("a", pa.int64())]),
+        ),
+        (
+            {
+                "properties": {"a": {"type": "integer"}},
+                "oneOf": [{"properties": {"b": {"type": "string"}}}, {"properties": {"c": {}}}],
+            },
+            pa.string(),
+        ),
         ({"enum": ["a", "b"]}, pa.string()),
         ({"enum": [1, "b"]}, pa.string()),
         ({"type": "array", "items": {"type": "integer"}}, pa.list_(pa.int64())),
