@@ -12,7 +12,7 @@ import pytest
 
 from spark_kafka_native.cli import broker, demo
 from spark_kafka_native.cli.demo import step
-from spark_kafka_native.cli.main import Stopped, main, stopping_on_signals
+from spark_kafka_native.cli.main import Stopped, _command_first, main, stopping_on_signals
 from spark_kafka_native.testing import BrokerStartError, MockBroker, embedded_kafka
 
 
@@ -37,6 +37,21 @@ def test_misuse_is_told(arguments, complaint, capsys):
         main(arguments)
     assert raised.value.code == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ("-b a:1 topics list -b b:1", "topics -b a:1 list -b b:1"),
+        ("--timeout 5 -v produce t -- -x", "produce --timeout 5 -v t -- -x"),
+        ("topics -b a:1", "topics -b a:1"),
+        ("-b a:1", "-b a:1"),
+        ("-b topics", "-b topics"),
+    ],
+)
+def test_options_before_a_command_come_before_those_behind_it(given, read):
+    """The last one counts: the records went to the other cluster."""
+    assert _command_first(given.split()) == read.split()
 
 
 def test_missing_java_is_a_message_and_no_traceback(tmp_path):

@@ -353,6 +353,8 @@ def test_records_for_people() -> None:
     shown = json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=-1)))
     assert (shown["timestamp_ms"], shown["key_base64"], shown["value"]) == (None, "/w==", None)
     assert json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=0)))["timestamp_ms"] == 0
+    empty = json.loads(record_lines.json_line(RECORD._replace(key=b"", value=b"", headers=[("h", b"")])))
+    assert (empty["key"], empty["value"], empty["headers"]) == ("", "", [{"name": "h", "value": ""}])
     assert b"  null" in record_lines.hex_line(RECORD)
     for key, shown_key in ((None, b"null"), (b"", b"empty"), (b"foo", b"66 6f 6f")):
         line, _ = record_lines.hex_line(RECORD._replace(key=key)).splitlines()

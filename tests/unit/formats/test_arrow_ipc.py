@@ -89,6 +89,7 @@ def test_columns_by_name_missing_ones_are_null_and_words_of_dictionaries_are_val
         (pa.array([2**63], pa.uint64()), "`id`: "),
         (pa.array([1.0]), "`id` is double in the stream"),
         (pa.array([1]).dictionary_encode(), "`id` is dictionary<"),
+        (pa.array(["1"]).dictionary_encode(), "`id` is string in the stream, not int64"),
         (pa.array([[1]]), "`id` is list<"),
     ],
 )

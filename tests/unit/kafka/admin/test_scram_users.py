@@ -99,3 +99,12 @@ def test_an_unknown_user_has_no_credentials_and_a_refusal_is_raised() -> None:
         cluster[1].on(DescribeUserScramCredentialsRequest, described(ErrorCode.DUPLICATE_RESOURCE))
         with pytest.raises(BrokerError, match="describing SCRAM user carol: DUPLICATE_RESOURCE"):
             admin.describe_scram_users(["bob", "carol"])
+        refused = DescribeUserScramCredentialsResponse(
+            throttle_time_ms=0,
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            error_message=None,
+            results=[],
+        )
+        cluster[1].on(DescribeUserScramCredentialsRequest, refused)
+        with pytest.raises(BrokerError, match="describing SCRAM users: CLUSTER_AUTHORIZATION_FAILED"):
+            admin.describe_scram_users()

@@ -39,6 +39,8 @@ def router(cluster: ScriptedCluster) -> Iterator[Router]:
 def test_settings_beside_a_router_are_refused(router: Router, make: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=r"^client_id, security: a router that is given"):
         make(router, client_id="mine", protocol="SSL")
+    with pytest.raises(ConfigError, match=r"^bootstrap_servers: a router that is given"):
+        make(router, bootstrap="elsewhere:9092")
     make(router, client_id="spark-kafka-native").close()  # as the router has it
 
 

@@ -97,11 +97,13 @@ def test_the_first_row_that_failed_is_told_and_each_error_once():
         delivery.result(0)
 
 
-def test_who_waits_for_what_has_not_ended_wants_it_sent():
+@pytest.mark.parametrize("seconds", [0, 0.01])
+def test_who_waits_for_what_has_not_ended_wants_it_sent(seconds):
     hurried = []
     own = block(1, hurried)
-    with pytest.raises(TimeoutError, match="under way"):
-        Delivery(own, 0).result(0.01)
+    for ask in (Delivery(own, 0).result, Delivery(own, 0).exception, ColumnsDelivery(own).result):
+        with pytest.raises(TimeoutError, match="under way"):
+            ask(seconds)
     assert hurried
     hurried.clear()
     own.report(rows(0), 0, written(A, 0))

@@ -498,6 +498,8 @@ def test_header_rules_hold_among_however_many_batches(rule, before, behind):
         (varint(20) + b"\0" + b"\xff" * 9 + b"\x7f" + b"\0" * 9, "its timestamp delta does not fit 64 bits"),
         (varint(20) + b"\0\0" + b"\xff" * 4 + b"\x7f" + b"\0" * 13, "its offset delta does not fit 32 bits"),
         # All but this length is right.
+        (varint(-8) + record(1)[1:], "its length is -8"),
+        (varint(-215) + record(1, b"v" * 207)[2:], "its length is -215"),
         (varint(6) + b"\0\0\2" + varint(-2) + b"\1\0", "its key length is -2"),
         (varint(6) + b"\0\0\2\1" + varint(-2) + b"\0", "its value length is -2"),
         # All but the size of one number is right.

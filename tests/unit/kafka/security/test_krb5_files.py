@@ -53,6 +53,11 @@ def conf_path(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_comment_in_another_encoding_hides_nothing(conf_path: Path) -> None:
+    conf_path.write_bytes(b"# K\xf6ln\n" + CONF.encode())
+    assert read_krb5_conf(str(conf_path)).default_realm == "EXAMPLE.COM"
+
+
 def test_what_a_client_needs(conf_path: Path) -> None:
     conf = read_krb5_conf(str(conf_path))
     assert conf.default_realm == "EXAMPLE.COM"
