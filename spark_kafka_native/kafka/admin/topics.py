@@ -62,7 +62,9 @@ class NewTopic:
                     f"topic {self.name}: {name} must be a number from 1 on, not {count!r}; "
                     "None is the broker's default"
                 )
-        texts: Mapping[Any, Any] = self.configs
+        texts: Any = self.configs
+        if not isinstance(texts, Mapping):
+            raise ValueError(f"topic {self.name}: configs must be a dict, not {texts!r}")
         for key, value in texts.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 wrong = f"{key!r}: {value!r}"

@@ -422,10 +422,9 @@ class PartitionReader:
 
     def close(self) -> None:
         """Stop fetching; a read in another thread raises `ConsumerClosedError`. May be called twice."""
+        self.buffer.closed = True  # first: a read in another thread fills `rows` until then
         self.rows = iter(())
-        if self.inherited:  # the thread is the parent's, and so may be its locks
-            self.buffer.closed = True
-        else:
+        if not self.inherited:  # else the thread is the parent's, and so may be its locks
             self.buffer.close()
             with released(self.buffer.locks):  # a signal handler may have interrupted their holder
                 self.buffer.condition.wait_for(lambda: self.buffer.ended, Deadline.after_ms(CLOSE_MS))
@@ -487,7 +486,7 @@ class PartitionReader:
         self._check_open()
         if operator.length_hint(self._unpacked_rows):  # an interrupt came before they were given back
             self.rows = self._unpacked_rows
-            return True
+            return self._is_open_with_rows()
         if self._fetched is None or self._unpacked == self._fetched.columns.length:
             self._fetched = None
             self._fetched, self._unpacked = self.buffer.take(), 0
@@ -500,6 +499,13 @@ class PartitionReader:
         at = _offset_before(self._fetched, self._unpacked)
         self._begun.setdefault(self._fetched.topic_partition, self._where(self._fetched, at))
         self.rows, self._unpacked_rows, self._unpacked = rows, rows, end
+        return self._is_open_with_rows()
+
+    def _is_open_with_rows(self) -> bool:
+        """After `rows` was filled: raises `ConsumerClosedError` if another thread has closed the reader."""
+        if self.buffer.closed:
+            self.rows = iter(())
+            self._check_open()
         return True
 
     def _steps_back(self, ends: dict[TopicPartition, int]) -> bool:

@@ -152,6 +152,33 @@ def test_a_thread_that_iterates_gets_each_record_once_while_another_one_pauses(
     assert moment
 
 
+def test_nothing_is_handed_out_after_a_close_at_any_step_of_a_read(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read had filled the rows meanwhile, and iteration went on."""
+    (tp,) = fill(cluster)
+    monkeypatch.setattr(partition_reader, "ROWS", 4)
+    for given_back in (False, True):
+        for moment in itertools.count():
+            reader = start((tp, 0))
+            prefetched(reader, tp, 20)
+            assert take(reader, 1) == [0]
+            if given_back:  # as by an interrupt before they were
+                reader.rows = iter(())
+            else:
+                take(reader, 3)
+
+            def read(reader: PartitionReader = reader) -> None:
+                with contextlib.suppress(ConsumerClosedError):
+                    reader.next_record(soon(0))
+
+            came_so_far = run_at(moment, reader.close, read)
+            if not came_so_far:
+                break
+            assert list(reader.rows) == [], moment
+        assert moment
+
+
 def test_metrics_in_the_handler_of_a_signal_wait_for_no_lock(cluster: ScriptedCluster, start: Start) -> None:
     (tp,) = fill(cluster)
     reader = start((tp, 0))
