@@ -639,6 +639,15 @@ def test_a_group_in_a_oneof_does_not_keep_the_others_from_being_read() -> None:
     assert decoder.decode(payloads).array.to_pylist() == [{"a": 5}, {"a": None}, {"a": None}]
 
 
+def test_a_message_in_a_oneof_ends_the_member_before_it() -> None:
+    text = 'syntax = "proto3"; message N { int32 x = 1; } message M { oneof kind { int32 a = 1; N n = 2; } }'
+    files = compile_proto("a.proto", {"a.proto": text})
+    given = {"descriptor": base64.b64encode(files.SerializeToString()).decode(), "message": "M"}
+    decoder = ProtobufFormat().decoder(pa.struct([("a", pa.int32())]), given)
+    payloads = pa.array([b"\x08\x05\x12\x00", b"\x12\x02\x08\x01\x08\x05", b"\x12\x00"])
+    assert decoder.decode(payloads).array.to_pylist() == [{"a": None}, {"a": 5}, {"a": None}]
+
+
 @pytest.mark.parametrize("name", ["../up.proto", "/etc/x.proto", "a\\b.proto", "", "a\0.proto"])
 def test_names_of_imports_stay_in_their_folder(name: str) -> None:
     with pytest.raises(FormatError, match="which is refused"):

@@ -12,13 +12,16 @@ from support.brokers.scripted_broker import ScriptedCluster, Silence
 from support.brokers.scripted_group import ScriptedGroup
 from support.group.parts import parts_of
 
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.group import classic_membership
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import NEVER, Ask
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import (
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     HeartbeatRequest,
+    HeartbeatResponse,
     JoinGroupRequest,
     SyncGroupRequest,
 )
@@ -85,6 +88,47 @@ def test_the_coordinator_is_looked_up_again(
     assert len(group.cluster[1].requests(request_class)) == 1
     said = [record.getMessage() for record in caplog.records]
     assert any("no answer in 300 ms" in one and "the coordinator is looked up again" in one for one in said)
+
+
+@pytest.mark.parametrize(
+    ("request_class", "refused", "protocol"),
+    [
+        (HeartbeatRequest, HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR), "classic"),
+        (
+            ConsumerGroupHeartbeatRequest,
+            ConsumerGroupHeartbeatResponse(
+                throttle_time_ms=0,
+                error_code=ErrorCode.NOT_COORDINATOR,
+                error_message=None,
+                member_id=None,
+                member_epoch=0,
+                heartbeat_interval_ms=0,
+                assignment=None,
+            ),
+            "consumer",
+        ),
+    ],
+)
+def test_a_coordinator_that_refuses_is_looked_up_again(
+    group: ScriptedGroup, request_class: type[Request[Any]], refused: Any, protocol: str
+) -> None:
+    """Its group has moved to another broker."""
+    with GroupConsumer(
+        group.cluster.bootstrap_servers,
+        "a",
+        "g",
+        group_protocol=protocol,
+        heartbeat_interval_ms=20,
+        retry_backoff_ms=5,
+        enable_auto_commit=False,
+    ) as consumer:
+        assert consumer.read(WITHIN_S) is not None
+        group.cluster[1].on(request_class, refused)
+        group.coordinator = 2
+        deadline = Deadline.after_ms(WITHIN_S * 1_000)
+        while not (group.cluster[2].requests(request_class) or deadline.expired):
+            consumer.read(0.05)
+        assert group.cluster[2].requests(request_class)
 
 
 @pytest.mark.parametrize(
