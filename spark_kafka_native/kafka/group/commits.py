@@ -461,7 +461,8 @@ class Commits:
                 self._reader.drop_lost(topic_partition)
                 if reset.forward:
                     self.progress.skipped(topic_partition, reset.offset)
-                else:
+                # Also forward, if an earlier one has gone back further that no read has noticed.
+                if not reset.forward or self.progress.has_read_past(topic_partition, reset.offset):
                     self.reached([topic_partition])
 
     def _note(
@@ -492,12 +493,13 @@ class Commits:
         automatic commits contain until something is read there (None: none), for `Progress.sought`: without
         it, the next member with the partition would read them again, or begin later with `latest`.
         """
-        kept = None
+        kept, is_begun = None, topic_partition in self._begun
+        if is_begun:
+            self.note_resets([topic_partition])
         if self._enabled and topic_partition in self.recreated:
             kept = offset  # in the new topic nothing is committed
         elif self._enabled:
-            if topic_partition in self._begun:
-                self.note_resets([topic_partition])
+            if is_begun:
                 self.reached([topic_partition])
             kept = self.progress.to_keep(topic_partition, offset, self._starts.get(topic_partition))
         self.forget([topic_partition])

@@ -145,6 +145,12 @@ class Progress:
             self.counted += counts
             self._partitions[topic_partition] = now
 
+    def has_read_past(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """True if records from ``offset`` on were handed out since the partition was assigned or sought."""
+        with self._lock:
+            partition = self._partitions.get(topic_partition)
+            return partition is not None and offset < partition.handed_out
+
     def skipped(self, topic_partition: TopicPartition, offset: int) -> None:
         """The log has lost the records that were read, and the reset policy went forward to ``offset``."""
         with self._lock:

@@ -232,9 +232,9 @@ class StartOffsets:
             raise NoCommittedOffsetError(self._config.group_id, new[0])
         for topic_partition in new:
             if (offset := places.found.get(topic_partition)) is not None:
-                self.begin(topic_partition, offset, None)
-                if places.place is not OffsetAt.EARLIEST:
+                if places.place is not OffsetAt.EARLIEST:  # first: an interrupt may come in between
                     self._commits.started(topic_partition, offset)
+                self.begin(topic_partition, offset, None)
         if failed := [places.failed[tp] for tp in new if tp in places.failed]:
             self._failed(min(failed, key=_passes))
 

@@ -458,6 +458,28 @@ def test_a_seek_before_a_reset_that_went_back_is_reached_commits_where_it_went()
     assert world.commits.sought(A0, 40) == 7
 
 
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_seek_keeps_in_mind_a_reset_that_no_read_has_reached(automatic: bool) -> None:
+    """The committed offset is one of the log that was lost: an abort went on there, past new records."""
+    world = World(enable_auto_commit=automatic)
+    world.commits.begun(A0, 80, 80)
+    world.hand_out(A0, 80, 100)
+    world.resets[A0] = AppliedReset(100, 0, 0, 120)
+    world.progress.sought(A0, 0, world.commits.sought(A0, 0))
+    assert world.progress.place(A0, 80, committed=True) == 0
+
+
+def test_a_reset_forward_hides_no_earlier_one_that_went_back() -> None:
+    """The log was lost, and its first new records expired before a read."""
+    world = World(enable_auto_commit=False)
+    world.commits.begun(A0, 80, 80)
+    world.hand_out(A0, 80, 100)
+    world.resets[A0] = AppliedReset(0, 20, 20, 120)
+    world.positions[A0] = 20
+    world.commits.note_resets([A0])
+    assert world.progress.place(A0, 80, committed=True) == 20
+
+
 def test_offsets_that_a_reset_has_skipped_are_no_records_that_were_handed_out() -> None:
     """All that were are in a transaction, which nothing hinders."""
     world = World(enable_auto_commit=False)

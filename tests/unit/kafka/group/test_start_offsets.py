@@ -233,6 +233,27 @@ def test_a_seek_in_a_handler_leaves_the_partition_that_begins_just_then(group: S
         assert sorted(map(str, values(consumer, 3))) == ["b'1'", "b'2'", "b'3'"]
 
 
+def test_a_start_is_committed_though_an_interrupt_came_as_it_began(group: ScriptedGroup) -> None:
+    """The next member would begin at a later end, and skip the records in between."""
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="latest", **QUICK
+    ) as consumer:
+        starts = parts_of(consumer).starts
+        hold_or_go_on, interrupted = starts._hold_or_go_on, []
+
+        def interrupt(tp: TopicPartition) -> None:
+            hold_or_go_on(tp)
+            if not interrupted:
+                interrupted.append(tp)
+                raise KeyboardInterrupt
+
+        starts._hold_or_go_on = interrupt  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            consumer.read(WITHIN_S)
+        wait_until("begun", lambda: begun(consumer) == {A0: 2, A1: 2})
+    assert group.committed == {A0: 2, A1: 2}
+
+
 def test_a_seek_does_not_outlast_the_assignment(group: ScriptedGroup) -> None:
     """Another member had the partition meanwhile. Nothing is committed, so the reset policy applies."""
     with GroupConsumer(
