@@ -313,6 +313,14 @@ def test_the_same_seed_and_the_same_trace_give_the_same_faults(
         assert run(proxy) == seen[0]
 
 
+def test_a_trace_without_faults_is_replayed_without_faults(broker: ScriptedBroker) -> None:
+    with FaultProxy(broker.address, replay=[]) as proxy:
+        proxy.add(FaultRule(fault=faults.Reset()))
+        with closing(Client(proxy.bootstrap_servers)) as client:
+            assert client.ask(END, 5) == DONE
+        assert proxy.trace == []
+
+
 def test_a_trace_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text('{"fault": {"kind": "Exec"}}\n')

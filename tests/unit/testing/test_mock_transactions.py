@@ -326,6 +326,28 @@ def test_offsets_that_are_pending_are_unstable(broker: MockBroker, peer: Peer) -
     assert committed(stable=True) == (5, 0)
 
 
+@pytest.mark.parametrize("refused", ["of a group that was not added", "of a fenced producer"])
+def test_a_member_of_the_group_does_not_make_up_for_a_producer_that_is_refused(
+    broker: MockBroker, peer: Peer, refused: str
+) -> None:
+    broker.append("orders", [b"1"])
+    me = {key: value for key, value in initialize(peer).items() if key != "error_code"}
+    with GroupConsumer(broker.bootstrap_servers, "orders", group="g", enable_auto_commit=False) as consumer:
+        assert consumer.fetch_record(timeout=WITHIN_S) is not None
+        member = consumer.group_metadata()
+        expected = ErrorCode.INVALID_TXN_STATE
+        if refused == "of a fenced producer":
+            added = {"transactional_id": "id", "group_id": "g", **me}
+            assert peer.ask("AddOffsetsToTxn", added, 3)["error_code"] == 0
+            initialize(peer)
+            expected = ErrorCode.INVALID_PRODUCER_EPOCH
+        topic = {"name": "orders", "partitions": [{"partition_index": 0, "committed_offset": 5}]}
+        commit = {"transactional_id": "id", "group_id": "g", **me, "topics": [topic]}
+        of_member = {"member_id": member.member_id, "generation_id": member.generation_id}
+        told = peer.ask("TxnOffsetCommit", {**commit, **of_member}, 3)
+    assert told["topics"][0]["partitions"][0]["error_code"] == expected
+
+
 def test_the_last_stable_offset_bounds_look_ups_by_time_and_is_in_the_log(
     broker: MockBroker,
 ) -> None:
