@@ -659,6 +659,19 @@ def test_proto_text_that_does_not_compile() -> None:
         compile_proto("a.proto", {"a.proto": "message {"})
 
 
+def test_modules_of_the_current_folder_do_not_compile_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may write to that folder: their code would be executed."""
+    package = tmp_path / "grpc_tools"
+    package.mkdir()
+    (package / "__init__.py").write_text("open('executed', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    files = compile_proto("a.proto", {"a.proto": PROTO3})
+    assert "a.proto" in [one.name for one in files.file]
+    assert not (tmp_path / "executed").exists()
+
+
 def test_it_is_found_by_its_name() -> None:
     assert isinstance(load_format("protobuf"), ProtobufFormat)
 

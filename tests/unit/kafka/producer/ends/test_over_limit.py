@@ -202,6 +202,16 @@ def test_a_record_over_max_request_size_or_the_buffer_is_truncated_to_it(cluster
         assert "partition" not in told(letter)  # it was not given one
 
 
+@pytest.mark.parametrize("settings", [{"max_request_size": 2_000}, {"buffer_memory": 2_000}])
+def test_a_dead_letter_is_truncated_to_limits_that_count_before_compression(cluster, settings):
+    cluster.limits = {}
+    with producing(cluster, compression_type="gzip", **LETTERS, **settings) as producer:
+        assert isinstance(producer.send("t", b"x" * 5_000).exception(60), DeadLetteredError)
+    (letter,) = cluster.records(DEAD)
+    assert told(letter)["value.truncated"] == "true"
+    assert 1_000 < len(letter.value) < 2_000
+
+
 def test_a_null_value_stays_null(cluster):
     with producing(cluster, **LETTERS) as producer:
         assert isinstance(producer.send("t", key=LARGE, partition=0).exception(60), DeadLetteredError)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
+from support.producer.sending_batches import batch
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import ConfigError
@@ -366,6 +367,22 @@ def test_a_producer_whose_disk_is_full_for_a_while(tmp_path):
         with Producer(client, ProducerConfig(spill_dir=str(tmp_path))) as producer:
             producer.flush(60)
         assert [value.split()[0].decode() for value in cluster.values(TP)] == ["first", *kept]
+
+
+def test_new_numbers_that_find_no_room_do_not_keep_a_batch_from_being_sent(tmp_path, full_at, caplog):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([NewEntry(TP, None, 1, False, "why", batch(1).data)])
+    folder.close()
+    with ProduceCluster() as cluster:
+        cluster.create("t")
+        client = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
+        full_at(20)  # the owner's process id still fits
+        with Producer(client, ProducerConfig(spill_dir=str(tmp_path))) as producer:
+            producer.flush(60)
+            producer.send("t", value=b"next", partition=0).result(60)
+            full_at(resource.RLIM_INFINITY)
+        assert cluster.values(TP) == [b"1-0", b"next"]
+    assert "t-0: may be written twice if this producer dies: cannot write" in caplog.text
 
 
 def test_a_descriptor_that_somebody_inherited_does_not_keep_the_folder(tmp_path):
