@@ -547,32 +547,46 @@ def test_nothing_is_passed_without_a_proof(cluster: ScriptedCluster, shown: str)
     assert len(cluster[1].requests(FetchRequest)) < 30
 
 
-def test_a_probe_asks_for_its_partition_alone_and_the_others_come_all_the_same(
-    cluster: ScriptedCluster,
-) -> None:
-    one, two = fill(cluster, 2)
+def in_need_of_a_probe(cluster: ScriptedCluster, hidden: TopicPartition) -> Any:
+    """What the broker answers: only a probe, of that partition alone, finds a batch of ``hidden``."""
     serve = cluster.fetcher(1)
 
     def answer(request: FetchRequest, version: int) -> FetchResponse:
         response = serve(request, version)
         [topic] = response.responses
         probe = request.isolation_level == IsolationLevel.READ_UNCOMMITTED
-        assert probe == ([p.partition_index for p in topic.partitions] == [0]) or not probe
-        nothing_of_one = [
-            replace(data, records=memoryview(b"")) if data.partition_index == 0 and not probe else data
+        assert probe == ([p.partition_index for p in topic.partitions] == [hidden.partition]) or not probe
+        records = memoryview(cluster.logs[hidden].batches[3] if probe else b"")
+        partitions = [
+            replace(data, records=records) if data.partition_index == hidden.partition else data
             for data in topic.partitions
         ]
-        if probe:
-            batch = memoryview(cluster.logs[one].batches[3])
-            nothing_of_one = [replace(data, records=batch) for data in topic.partitions]
-        return replace(response, responses=[replace(topic, partitions=nothing_of_one)])
+        return replace(response, responses=[replace(topic, partitions=partitions)])
 
-    cluster[1].on(FetchRequest, answer)
+    return answer
+
+
+def test_a_probe_asks_for_its_partition_alone_and_the_others_come_all_the_same(
+    cluster: ScriptedCluster,
+) -> None:
+    one, two = fill(cluster, 2)
+    cluster[1].on(FetchRequest, in_need_of_a_probe(cluster, one))
     run = start(cluster, **COMMITTED)
     run.add(one, 5, 12)
     run.add(two, 0, 20)
     assert drain(run)[two] == list(range(20))
     assert run.position(one) == 12
+
+
+def test_a_probe_does_not_wait_for_a_partition_that_is_read_without_an_end(cluster: ScriptedCluster) -> None:
+    """A broker that holds each response for the whole wait gets one request for both, again and again."""
+    one, two = fill(cluster, 2)
+    cluster[1].on(FetchRequest, in_need_of_a_probe(cluster, one))
+    run = start(cluster, **COMMITTED, fetch_max_wait_ms=0, poll_timeout_ms=5_000)
+    run.add(one, 5, 12)
+    run.add(two, 20)
+    assert run.next() is not None
+    assert (run.position(one), run.position(two)) == (12, 20)
 
 
 def test_a_range_is_not_held_back_for_more_than_it_has(cluster: ScriptedCluster) -> None:

@@ -60,6 +60,22 @@ def test_failfast_gives_the_records_before_a_bad_one_and_stays_there(consumer: C
     assert (rest.batch["value"].to_pylist(), rest.from_offset, rest.next_offset) == (["3"], 3, 4)
 
 
+def test_a_bad_record_behind_a_gap_is_named_by_its_own_offset() -> None:
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        with TransactionalProducer(broker.bootstrap_servers, "x") as producer, producer.transaction():
+            producer.send("a", b"0")
+        broker.append("a", [BAD, b"3"])  # behind the marker
+        with Consumer(broker.bootstrap_servers, "a", start=1) as consumer:
+            with pytest.raises(MalformedRecordError, match="a-0 at offset 2") as caught:
+                consumer.read_columns(WITHIN_S, value_format="string")
+            assert caught.value.offset == 2
+            consumer.seek(caught.value.offset + 1)
+            found = consumer.read_columns(WITHIN_S, value_format="string")
+            assert found is not None
+            assert found.batch["value"].to_pylist() == ["3"]
+
+
 def test_keys_are_decoded_where_values_are_not() -> None:
     with MockBroker() as broker:
         broker.create_topic("a")

@@ -44,6 +44,16 @@ def test_records_with_lengths_that_differ_in_their_third_byte():
     assert values(decode_record_set(data, fetch_offset=0)) == wanted
 
 
+@pytest.mark.parametrize("sizes", [(3, 500), (500, 3, 500), (3, 500, 3), (3, 2, 500, 500, 2, 3)], ids=str)
+def test_small_and_large_batches_mix(sizes):
+    wanted, data = list[bytes](), b""
+    for size in sizes:
+        of_batch = [b"%d" % (len(wanted) + row) for row in range(size)]
+        data += batch([record(row, value) for row, value in enumerate(of_batch)], base_offset=len(wanted))
+        wanted += of_batch
+    assert values(decode_record_set(data, fetch_offset=0)) == wanted
+
+
 def test_every_column():
     headers = [(b"a", b"1"), (b"a", None), (b"\xc3\xbc", b"")]
     data = batch(
