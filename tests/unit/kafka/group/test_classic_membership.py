@@ -224,8 +224,11 @@ def test_topics_that_are_wanted_no_more_are_given_up_at_once() -> None:
 @pytest.mark.parametrize(
     ("code", "member_id"), [(ErrorCode.UNKNOWN_MEMBER_ID, ""), (ErrorCode.ILLEGAL_GENERATION, "me")]
 )
-def test_who_is_out_of_the_group_has_lost_everything(code: ErrorCode, member_id: str) -> None:
-    membership = stable()
+@pytest.mark.parametrize("instance", [None, "one"], ids=["dynamic", "static"])
+def test_who_is_out_of_the_group_has_lost_everything(
+    code: ErrorCode, member_id: str, instance: str | None
+) -> None:
+    membership = stable(group_instance_id=instance)
     asked(membership, 3.0)
     membership.answered(heartbeat(code), 3.0)
     assert membership.losing

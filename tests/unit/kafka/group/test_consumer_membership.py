@@ -277,6 +277,18 @@ def test_a_session_that_is_shorter_than_the_brokers_interval_does_not_end_by_its
     assert not membership.losing
 
 
+def test_what_is_owned_belongs_to_the_former_topic_until_it_is_revoked() -> None:
+    """Else the coordinator would take partitions of the new topic for read that are not yet taken."""
+    again = UUID(int=8)
+    membership = owning(0, 1)
+    membership.found({}, {again: "a"}, 1.0)
+    asked(membership, 5.0)
+    told = Assignment(topic_partitions=[TopicPartitions(topic_id=again, partitions=[0, 1])])
+    membership.answered(answer(2, assignment=told), 5.0)
+    membership.failed(NetworkError("connection lost"), True, 6.0)  # so that the next one has every field
+    assert asked(membership, 9.0).topic_partitions == [TopicPartitions(topic_id=A, partitions=[0, 1])]
+
+
 def test_partitions_of_a_topic_that_was_created_again_are_revoked_and_assigned_anew() -> None:
     """They have the same names: the former ones were read on, and reported as those of the new topic."""
     again = UUID(int=8)

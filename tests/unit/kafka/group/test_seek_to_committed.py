@@ -149,7 +149,8 @@ def test_a_rebalance_comes_first(group: ScriptedGroup, lost: bool) -> None:
         assert offsets(fetch(consumer, 1)) == [3]
 
 
-def test_commits_that_are_under_way_are_waited_for(group: ScriptedGroup) -> None:
+@pytest.mark.parametrize("then", ["nothing more", "a commit of no offsets"])
+def test_commits_that_are_under_way_are_waited_for(group: ScriptedGroup, then: str) -> None:
     gate = threading.Event()
 
     def commit(request: OffsetCommitRequest, version: int) -> Any:
@@ -159,6 +160,8 @@ def test_commits_that_are_under_way_are_waited_for(group: ScriptedGroup) -> None
     group.cluster[1].push(OffsetCommitRequest, commit)
     with member(group) as consumer:
         done = consumer.commit_async(*fetch(consumer, 2))
+        if then == "a commit of no offsets":
+            assert consumer.commit_async(offsets={}).done()
         open_when_drained(consumer, gate)
         consumer.seek_to_committed()
         assert done.done()
