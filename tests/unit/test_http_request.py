@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+import trustme
 from support.http_server import Asked, serving
 
 from spark_kafka_native import http_request
@@ -46,6 +47,36 @@ def test_a_watchdog_that_came_between_two_sockets_has_still_come(monkeypatch: py
         with pytest.raises(RequestError, match="no answer in time"):
             send(served.url, GET, None, time.monotonic() + 0.1, max_body_bytes=9)
         assert not served.asked
+
+
+def test_an_encrypted_answer_in_single_bytes_ends_at_the_deadline() -> None:
+    """Each byte comes in time for a timeout of the socket, and the whole answer never does."""
+    authority, cut = trustme.CA(), threading.Event()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    def drip(server: socket.socket) -> None:
+        try:
+            connection, _ = server.accept()
+            with connection, context.wrap_socket(connection, server_side=True) as secured:
+                secured.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                for _ in range(1000):
+                    secured.sendall(b"x")
+                    cut.wait(0.005)
+        except OSError:
+            cut.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        url = f"https://localhost:{server.getsockname()[1]}"
+        with pytest.raises(RequestError, match="no answer in time"):
+            send(url, GET, trusting, time.monotonic() + 0.3, max_body_bytes=1000)
+        thread.join()
+    assert cut.is_set()
 
 
 def test_a_connection_that_is_cut_stays_encrypted() -> None:

@@ -41,6 +41,8 @@ from spark_kafka_native.testing import MockBroker
         (["tail", "x", "--follow", "--until", "5", "-b", "h"], "no --until"),
         (["tail", "x", "-g", "g", "--until", "5", "-b", "h"], "the group says which partitions"),
         (["tail", "x", "-g", "g", "-p", "3", "-b", "h"], "the group says which partitions"),
+        (["tail", "x", "-g", "g", "--from", "earliest", "-b", "h"], "--from: not allowed with argument -g"),
+        (["tail", "x", "-g", "g", "-n", "5", "-b", "h"], "-n/--lines: not allowed with argument -g"),
         (["tail", "x", "--format", "%q", "-b", "h"], "%q means nothing"),
         (["produce", "x", "-k", "a", "-K", ":", "-b", "h"], "nothing to separate"),
         (["reset", "g", "-b", "h"], "where to?"),

@@ -82,6 +82,16 @@ def test_fields_beside_kafkas_columns() -> None:
 
 
 @pytest.mark.parametrize(
+    "kind",
+    ["struct<a: decimal(10,2), b: int>", "map<struct<a: int, b: int>, array<int>>", "decimal(10,2)"],
+)
+def test_a_column_ends_behind_all_of_its_brackets(kind: str) -> None:
+    given = {"value_format": "json", "value_layout": "columns", "value_prefix": "v_"}
+    extended = formats(value_schema=f"s {kind}, id bigint", **given).extend(full_schema(False))
+    assert extended == KAFKA.replace("`value` binary", f"`v_s` {kind}, `v_id` bigint")
+
+
+@pytest.mark.parametrize(
     ("mode", "added"),
     [
         ({}, ""),

@@ -70,6 +70,9 @@ from spark_kafka_native.kafka.protocol.api.groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
@@ -765,6 +768,20 @@ def test_a_broker_that_lists_no_transactions_for_now_or_for_good_is_not_one_with
     cluster[2].on(ListTransactionsRequest, refused)
     with pytest.raises(BrokerError, match="transactions of broker 2: CLUSTER_AUTHORIZATION_FAILED"):
         admin.list_transactions()
+
+
+def test_a_broker_that_lists_no_groups_for_now_or_for_good_is_not_one_without_any(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    nothing = ListGroupsResponse(error_code=NONE, groups=[])
+    answer_all(cluster, ListGroupsRequest, nothing)
+    one = ListedGroup(group_id="g", protocol_type="consumer")
+    cluster[2].on(ListGroupsRequest, replace(nothing, groups=[one]))
+    cluster[2].push(ListGroupsRequest, replace(nothing, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    assert [found.group_id for found in admin.list_groups()] == ["g"]
+    cluster[2].on(ListGroupsRequest, replace(nothing, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
+    with pytest.raises(BrokerError, match="groups of broker 2: CLUSTER_AUTHORIZATION_FAILED"):
+        admin.list_groups()
 
 
 def test_the_controller_and_the_brokers_are_those_of_now(cluster: ScriptedCluster, admin: Admin) -> None:
