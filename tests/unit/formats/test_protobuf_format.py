@@ -88,6 +88,18 @@ def test_a_descriptor_file_made_without_its_imports_gets_googles(tmp_path: Path)
         ProtobufFormat().resolve_read(given)
 
 
+def test_a_descriptor_file_that_is_cut_off_is_refused_though_the_message_is_in_front(tmp_path: Path) -> None:
+    path = tmp_path / "schema.desc"
+    files = compile_proto("a.proto", {"a.proto": PROTO3})
+    files.file.add(name="behind.proto")
+    given = {"descriptorfile": str(path), "message": PART}
+    path.write_bytes(files.SerializeToString())
+    assert ProtobufFormat().resolve_read(given).type == type_of(PART)
+    path.write_bytes(files.SerializeToString()[:-1])
+    with pytest.raises(FormatError, match=r"schema\.desc is no descriptor set"):
+        ProtobufFormat().resolve_read(given)
+
+
 def test_a_descriptor_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     content = compile_proto("a.proto", {"a.proto": PROTO3}).SerializeToString()
     assert descriptors.parse_set(content, "x.desc").file

@@ -145,6 +145,16 @@ def test_a_delegation_token_is_a_login_of_scram_only() -> None:
         SecurityConfig(protocol="SASL_SSL", mechanism="SCRAM-SHA-256", jaas_config=jaas, token_auth=True)
 
 
+@pytest.mark.parametrize("given", [("username",), ("password",), ("username", "password")])
+def test_a_user_or_a_password_beside_a_login_module_is_refused(given: tuple[str, ...]) -> None:
+    """Else the client would log in as the user of the login module."""
+    jaas = f'{SCRAM_MODULE} required username="other" password="theirs";'
+    beside = {f"sasl.{name}": SCRAM[name] for name in given}
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": jaas}
+    with pytest.raises(ConfigError, match=r"sasl.jaas.config and sasl.username with sasl.password: give one"):
+        SecurityConfig.from_properties(login | beside)
+
+
 @pytest.mark.parametrize(
     ("given", "logs_in_with_token"),
     [

@@ -111,6 +111,12 @@ def test_client_credentials_become_a_token(endpoint: Endpoint) -> None:
     assert body == b"grant_type=client_credentials&scope=kafka+read"
 
 
+def test_a_login_has_all_letters_of_base64(endpoint: Endpoint) -> None:
+    """Not those of its variant for URLs, which endpoints refuse."""
+    endpoint.fetch(client_id="abc>>>???")
+    assert b"Authorization: Basic YWJjPj4+Pz8/" in endpoint.asked[0]
+
+
 @pytest.mark.parametrize(("lifetime_s", "asked"), [(300, 1), (None, 3)])
 def test_a_token_is_kept_as_long_as_its_endpoint_says(
     endpoint: Endpoint, lifetime_s: int | None, asked: int
