@@ -256,6 +256,16 @@ def test_the_token_that_is_named_expires_or_lives_on(
     assert (fields["hmac"], fields[period]) == (b"second", 7_200_000 if action[1:] else -1)
 
 
+def test_each_renewer_that_is_named_may_renew_the_token(broker: MockBroker) -> None:
+    broker.on("CreateDelegationToken").reply({})
+    run(broker, "tokens", "create", "--renewer", "User:a", "--renewer", "User:b")
+    renewers = asked(broker, "CreateDelegationToken")["renewers"]
+    assert [(one["principal_type"], one["principal_name"]) for one in renewers] == [
+        ("User", "a"),
+        ("User", "b"),
+    ]
+
+
 def run_into_closed_pipe(
     broker: MockBroker, *arguments: str, buffered: bool = False, stop: bool = False
 ) -> tuple[int, str]:

@@ -222,6 +222,21 @@ def test_a_group_reads_keys_in_their_format(
     assert (second["_corrupt_record"], second["value"]) == ('{"id":"?"}', "v")
 
 
+@pytest.mark.parametrize(
+    ("name", "schema", "shown"),
+    [("csv", ["--value-schema", "id bigint, name string"], {"id": 1, "name": "x"}), ("raw", [], "1,x")],
+)
+def test_values_may_have_a_format_that_the_help_does_not_name(
+    name: str, schema: list[str], shown: object, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        broker.append("t", ["1,x"])
+        options = ["--value-format", name, *schema]
+        assert main(["tail", "t", "--json", *options, "-b", broker.bootstrap_servers]) == 0
+    assert json.loads(capfdbinary.readouterr().out)["value"] == shown
+
+
 def test_records_that_are_left_out_are_counted_over_all_partitions(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
