@@ -52,6 +52,20 @@ def test_it_waits_no_longer_than_until_the_first_is_due(world: World) -> None:
     assert run.max_wait_ms == 0
 
 
+@pytest.mark.parametrize("state", ["paused", "finished", "broken"])
+def test_a_partition_that_is_not_read_shortens_no_wait(world: World, state: str) -> None:
+    """It has no leader, as none is looked for: the fetch would go round and round."""
+    run = start(world, ONE)
+    run.add(TWO, 10, 10 if state == "finished" else 20)
+    if state == "paused":
+        run.pause(TWO)
+    elif state == "broken":
+        run.state(TWO).break_off(NetworkError("broken"))
+    run._submit()
+    assert run.state(TWO).broker.leader is None
+    assert run.max_wait_ms == MAX_WAIT_MS
+
+
 def test_waiting_in_vain_ends_with_what_and_why(world: World) -> None:
     run = start(world, ONE, poll_timeout_ms=10_000)
     round_of(run)

@@ -45,6 +45,15 @@ def test_a_raised_limit_counts_for_the_next_records(cluster, mode, codec):
     assert cluster.values(TP) == [LARGE]
 
 
+def test_a_raised_limit_counts_for_a_record_that_was_too_large_by_the_frame_of_its_batch(cluster):
+    value = b"x" * 1_950
+    with producing(cluster) as producer:
+        assert not written(lambda: producer.send("t", value, partition=0))
+        cluster.limits["t"] = 10_000
+        wait_until(lambda: written(lambda: producer.send("t", value, partition=0)))
+    assert cluster.values(TP) == [value]
+
+
 @MODES
 def test_columns_too(cluster, mode):
     rows = pa.record_batch({"value": [b"1", LARGE]})

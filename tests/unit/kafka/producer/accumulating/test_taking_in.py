@@ -115,6 +115,24 @@ def test_a_record_that_nothing_can_carry_is_refused_at_once(cluster, produce, re
     assert cluster.values(TP) == [b"before", b"after"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"value": b"x" * 3_000}, "takes 30.. bytes"), ({"partition": 7}, "there is no partition 7")],
+    ids=["too large", "no such partition"],
+)
+def test_a_row_that_is_refused_has_its_number_in_the_columns_of_all_topics(
+    cluster, produce, changed, message
+):
+    cluster.create("u", 2)
+    cluster.max_message_bytes = 2_000
+    rows = [{"topic": topic, "value": b"%d" % i, "partition": 0} for i, topic in enumerate("uttuu")]
+    rows[3] |= changed
+    producer = produce()
+    with pytest.raises(RecordError, match=f"row 3 for topic u: .*{message}") as error:
+        producer.send_columns(pa.RecordBatch.from_pylist(rows))
+    assert error.value.row == 3
+
+
 def test_the_explicit_partitioner_wants_a_partition_at_once(cluster, produce):
     producer = produce(partitioner="explicit")
     producer.send("t", value=b"0", partition=0)
