@@ -67,9 +67,12 @@ class AvroFormat:
         registry = SchemaRegistry.from_settings(settings)
         if registry is not None:
             AvroDecoder(read, read, type)  # what does not fit the type is no fault of the data
-            return RegistryDecoder(
-                type, registry, _LANGUAGE, lambda written: _registered_decoder(_parse(written), read, type)
-            )
+
+            def make(schema: RegisteredSchema) -> Decoder:
+                written = _parse(schema)
+                return reads_bare_bytes(written, AvroDecoder(written, read, type))
+
+            return RegistryDecoder(type, registry, _LANGUAGE, make)
         written = parse_schema(settings["schema"]) if "schema" in settings else read
         return AvroDecoder(written, read, type)
 
@@ -85,10 +88,6 @@ class AvroFormat:
             return self.encoder(type, self.resolve_write(type, settings).settings)
         given = settings.get("schema") or json.dumps(derive_schema(type))
         return AvroEncoder(parse_schema(given), type)
-
-
-def _registered_decoder(written: AvroType, read: AvroType, type: pa.DataType) -> Decoder:
-    return reads_bare_bytes(written, AvroDecoder(written, read, type))
 
 
 def _reader_schema(settings: Mapping[str, str]) -> AvroType:

@@ -24,23 +24,9 @@ MAX_SECONDS: Final = 60.0
 _LOG_LINE: Final = re.compile(r"WARNING: All log messages|[WI][0-9]{4} ")
 _OF_NAMES: Final = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 """A stranger's names of files cause these."""
-_OF_THE_MACHINE: Final = re.compile(
-    ": ({})$|bad_alloc".format(
-        "|".join(
-            os.strerror(code)
-            for code in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-                errno.EFBIG,
-                errno.EROFS,
-                errno.EIO,
-                errno.ENOMEM,
-                errno.EMFILE,
-            )
-        )
-    ),
-    re.MULTILINE,
-)
+_LACKS: Final = ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "ENOMEM", "EMFILE")
+_WORDS: Final = "|".join(os.strerror(getattr(errno, name)) for name in _LACKS)
+_OF_THE_MACHINE: Final = re.compile(f": ({_WORDS})$|bad_alloc", re.MULTILINE)
 _DECIMAL: Final = """
 syntax = "proto3";
 package confluent.type;

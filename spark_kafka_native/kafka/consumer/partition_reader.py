@@ -486,7 +486,8 @@ class PartitionReader:
         self._check_open()
         if operator.length_hint(self._unpacked_rows):  # an interrupt came before they were given back
             self.rows = self._unpacked_rows
-            return self._is_open_with_rows()
+            self._empty_if_closed()
+            return True
         if self._fetched is None or self._unpacked == self._fetched.columns.length:
             self._fetched = None
             self._fetched, self._unpacked = self.buffer.take(), 0
@@ -499,14 +500,14 @@ class PartitionReader:
         at = _offset_before(self._fetched, self._unpacked)
         self._begun.setdefault(self._fetched.topic_partition, self._where(self._fetched, at))
         self.rows, self._unpacked_rows, self._unpacked = rows, rows, end
-        return self._is_open_with_rows()
+        self._empty_if_closed()
+        return True
 
-    def _is_open_with_rows(self) -> bool:
+    def _empty_if_closed(self) -> None:
         """After `rows` was filled: raises `ConsumerClosedError` if another thread has closed the reader."""
         if self.buffer.closed:
             self.rows = iter(())
             self._check_open()
-        return True
 
     def _steps_back(self, ends: dict[TopicPartition, int]) -> bool:
         """True if the next rows are before those that ``ends`` has of their partition, because
