@@ -176,6 +176,19 @@ def test_pausing(kafka: Any, topic: str, consume: Consume) -> None:
     assert values(consumer, 5) == [0, 1, 2, 3, 4]
 
 
+def test_partitions_of_several_topics_take_turns(kafka: Any, topic: str, consume: Consume) -> None:
+    """A response has room for one batch: a request has a topic twice, before and after the other one."""
+    kafka.create_topic(topic, 2)
+    kafka.create_topic(f"{topic}-2", 1)
+    for number in range(4):
+        write(kafka, topic, 100 + number, 1)
+        write(kafka, topic, 200 + number, 1, partition=1)
+        write(kafka, f"{topic}-2", 300 + number, 1)
+    consumer = consume(topic, f"{topic}-2", fetch_max_bytes=1)
+    rounds = [sorted(number // 100 for number in values(consumer, 3)) for _ in range(4)]
+    assert rounds == [[1, 2, 3]] * 4
+
+
 def test_new_partitions_are_read_from_their_beginning(kafka: Any, topic: str, consume: Consume) -> None:
     kafka.create_topic(topic, 1)
     consumer = consume(start="latest", metadata_max_age_ms=100)

@@ -50,7 +50,7 @@ class InFlightFetch:
     pending: PendingResponse[FetchResponse]
     node_id: int
     asked: dict[TopicPartition, tuple[PartitionState, int]]
-    """Each partition with the offset in the request."""
+    """Each partition with the offset in the request, in the order of the request."""
     probe: bool
     """True if it asked for uncommitted records, only to learn where they begin: its response is no data."""
     names: dict[UUID, str]
@@ -80,16 +80,22 @@ def is_probe(states: Sequence[PartitionState]) -> bool:
 def build_fetch(
     states: Sequence[PartitionState], config: ConsumerConfig, rack: str, max_bytes: int, version: int
 ) -> FetchRequest:
-    """One request for all ``states``, in their order: the broker fills the response from the front."""
+    """One request for all ``states``, in their order: the broker fills the response from the front.
+
+    A topic occurs repeatedly if partitions of another topic come between its own, as in Java's requests.
+    """
     probe = is_probe(states)
     # The records of a range exist: waiting for more than it contains would be in vain.
     bounded = any(not state.position.endless for state in states)
     min_bytes = min(1, config.fetch_min_bytes) if bounded else config.fetch_min_bytes
-    topics: dict[tuple[str, UUID | None], list[FetchPartition]] = defaultdict(list)
+    topics: list[tuple[str, UUID | None, list[FetchPartition]]] = []
     for state in states:
         leader, position = state.broker.leader, state.position
         assert leader is not None, "a partition without a leader is not asked for"
-        topics[state.topic_partition.topic, leader.topic_id].append(
+        topic = state.topic_partition.topic, leader.topic_id
+        if not topics or topics[-1][:2] != topic:
+            topics.append((*topic, []))
+        topics[-1][2].append(
             FetchPartition(
                 partition=state.topic_partition.partition,
                 current_leader_epoch=leader.leader_epoch,
@@ -107,7 +113,7 @@ def build_fetch(
             FetchTopic(topic=name, partitions=partitions)
             if topic_id is None
             else FetchTopic(topic=name, topic_id=topic_id, partitions=partitions)
-            for (name, topic_id), partitions in topics.items()
+            for name, topic_id, partitions in topics
         ],
         rack_id=rack,
     )

@@ -25,7 +25,7 @@ from ..errors import (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
-from ..model import IsolationLevel
+from ..model import IsolationLevel, TopicPartition
 from ..protocol.api.fetch import PartitionData
 from ..protocol.api.metadata import LeaderIdAndEpoch
 from ..records.batch import RecordSetEnd, end_of_batches, first_offset
@@ -93,6 +93,8 @@ class ResponseFacts:
     """Grows with every response."""
     served: bool
     """True if it contains records of any partition."""
+    passed_over: Container[TopicPartition]
+    """The partitions that were requested after one with records: there may have been no room for theirs."""
     early: bool
     """True if it came well before the time for which a broker holds back a response without records."""
     throttled: bool
@@ -279,7 +281,7 @@ def _empty(state: PartitionState, data: PartitionData, response: ResponseFacts, 
             state.leave_replica(response.now, rules.replica_s)  # the leader decides where the log ends
         else:
             _at_end(state, data, response, rules)
-    elif response.served:
+    elif state.topic_partition in response.passed_over:
         state.progress.pass_over()
     elif response.throttled:
         state.hold(response.now)

@@ -481,10 +481,12 @@ class FetchRun:
             size = sum(len(data.records) for _, data in partitions if data.records)
             self._metrics.measure(metric.FETCH_SIZE, size)
         elapsed_ms = (time.monotonic() - fetch.sent_at) * 1000
+        with_records = {tp for tp, data in partitions if data.records}
         facts = ResponseFacts(
             now=self._clock.now(),
             turn=next(self._turns),
-            served=any(data.records for _, data in partitions),
+            served=bool(with_records),
+            passed_over=set(itertools.dropwhile(lambda tp: tp not in with_records, fetch.asked)),
             throttled=response.throttle_time_ms > 0,
             early=elapsed_ms < self._config.fetch_max_wait_ms / 2,
             brokers=self._router.snapshot.brokers,

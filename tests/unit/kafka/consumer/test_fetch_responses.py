@@ -51,7 +51,13 @@ RULES = FetchRules(
 )
 COMMITTED = replace(RULES, read_committed=True)
 ANSWER = ResponseFacts(
-    now=50.0, turn=7, served=False, early=False, throttled=False, brokers=frozenset({1, 2, 3})
+    now=50.0,
+    turn=7,
+    served=False,
+    passed_over=frozenset(),
+    early=False,
+    throttled=False,
+    brokers=frozenset({1, 2, 3}),
 )
 
 
@@ -120,6 +126,18 @@ def test_the_epoch_of_the_last_batch_goes_to_brokers_that_compare_it(version: in
     assert [part.last_fetched_epoch for part in topic.partitions] == [epoch]
 
 
+def test_the_order_of_a_request_is_that_of_the_partitions_also_among_topics() -> None:
+    """The broker fills the response from the front: one topic's partitions must not go before another's."""
+    wanted = [TopicPartition("a", 1), TopicPartition("b", 0), TopicPartition("b", 1), TopicPartition("a", 0)]
+    states = [PartitionState(tp, 10, 100, 400) for tp in wanted]
+    for one in states:
+        one.broker.led_by(Leader(1, 5, None), 49.0)
+    request = build_fetch(states, ConsumerConfig(), "", 1_000, 12)
+    asked = [(topic.topic, part.partition) for topic in request.topics for part in topic.partitions]
+    assert asked == [tuple(tp) for tp in wanted]
+    assert [topic.topic for topic in request.topics] == ["a", "b", "a"]
+
+
 @pytest.mark.parametrize(("max_wait_ms", "asked_ms"), [(400, 400), (5_000, 500)])
 def test_a_broker_answers_well_before_the_poll_timeout(max_wait_ms: int, asked_ms: int) -> None:
     """A wait for new records must not count as a broker that does not answer."""
@@ -150,15 +168,18 @@ def test_a_batch_that_ends_at_the_position_is_old(base: int, useful: bool) -> No
         assert "only records before it" in str(one.progress.last_failure)
 
 
-def test_nothing_below_the_end_is_a_failure_unless_others_were_served_or_it_is_throttled() -> None:
+@pytest.mark.parametrize("served", [False, True], ids=["alone", "before one with records"])
+def test_nothing_below_the_end_is_a_failure_unless_others_filled_the_response_or_it_is_throttled(
+    served: bool,
+) -> None:
     one = state()
-    apply_response(one, data(), ANSWER, RULES)
+    apply_response(one, data(), replace(ANSWER, served=served), RULES)
     assert one.progress.failures == 1
     assert "no records, although the log goes on to 60" in str(one.progress.last_failure)
     assert one.progress.waited_s(52.0) == 3.0
 
     turn = state()
-    apply_response(turn, data(), replace(ANSWER, served=True), RULES)
+    apply_response(turn, data(), replace(ANSWER, served=True, passed_over={TP}), RULES)
     assert (turn.progress.failures, turn.progress.waited_s(99.0)) == (0, 0.0)
 
     throttled = state()

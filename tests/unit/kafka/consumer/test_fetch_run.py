@@ -578,6 +578,32 @@ def test_a_probe_asks_for_its_partition_alone_and_the_others_come_all_the_same(
     assert run.position(one) == 12
 
 
+def test_a_probe_does_not_wait_until_other_partitions_have_no_more_records(cluster: ScriptedCluster) -> None:
+    one, two = fill(cluster, 2)
+    answer = in_need_of_a_probe(cluster, one)
+
+    def batch_by_batch(request: FetchRequest, version: int) -> FetchResponse:
+        response: FetchResponse = answer(request, version)
+        [topic] = response.responses
+        offsets = {asked.partition: asked.fetch_offset for asked in request.topics[0].partitions}
+        partitions = [
+            replace(data, records=memoryview(cluster.logs[two].batches[offsets[two.partition] // 5]))
+            if data.partition_index == two.partition
+            else data
+            for data in topic.partitions
+        ]
+        return replace(response, responses=[replace(topic, partitions=partitions)])
+
+    cluster[1].on(FetchRequest, batch_by_batch)
+    run = start(cluster, **COMMITTED)
+    run.add(one, 5, 12)
+    run.add(two, 0, 20)
+    while run.position(one) < 12:
+        assert run.next() is not None
+    assert run.position(two) < 20
+    assert drain(run)[two][-1] == 19
+
+
 def test_a_probe_does_not_wait_for_a_partition_that_is_read_without_an_end(cluster: ScriptedCluster) -> None:
     """A broker that holds each response for the whole wait gets one request for both, again and again."""
     one, two = fill(cluster, 2)
