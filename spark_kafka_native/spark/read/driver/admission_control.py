@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
@@ -44,6 +44,7 @@ class Backlog:
     def of(cls, start: StreamOffset, ends: LogEnds) -> Self:
         """Where no topic ids are known, a shorter log may be another topic's: its position is not held. Nor
         is the start of a stream, before which it has read nothing."""
+        start = start.back_in(ends.latest, ends.topic_ids)
         held = {
             tp: position
             for tp, position in ends.shorter_than(start).items()
@@ -52,6 +53,11 @@ class Backlog:
         ends = replace(ends, latest={**ends.latest, **held})
         batch = MicroBatch.between(start, end_of_batch(start, ends, ends.latest))
         return cls(start=start, ends=ends, held=held, batch=batch)
+
+    def without(self, unknown: Collection[TopicPartition]) -> Self:
+        """This one without new partitions of which nothing shows where they begin: their turn comes."""
+        latest = {tp: offset for tp, offset in self.ends.latest.items() if tp not in unknown}
+        return self.of(self.start, replace(self.ends, latest=latest))
 
     @property
     def is_empty(self) -> bool:

@@ -11,6 +11,8 @@ such a name.
   first batch for Python sources, and asks again after a crash; by then, ``latest`` is another offset.
 - ``"#added orders 2:40"``: with failOnDataLoss=false, where partitions begin that are new in the batch which
   ends here. Retention may have gone on when that batch runs again.
+- ``"#gone orders 2:40"``: with failOnDataLoss=false, where the stream goes on in partitions that the cluster
+  lacks now, as soon as it has them again. Those that have been missing for the longest come first.
 
 The same two offsets give the same ranges, whenever and in whichever process: a batch that is run again reads
 what it has read before.
@@ -19,8 +21,8 @@ what it has read before.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ....kafka.errors import ConfigError
@@ -36,9 +38,11 @@ MAX_OFFSET: Final = 2**63 - 1
 
 _ID: Final = re.compile(r"#id (\S+) ([0-9a-f]{32})")
 
-_START: Final = re.compile(r"#start(?: (\S+)((?: \d{1,10}:\d{1,19})+))?")
+_NAMED: Final = re.compile(r"#(start(?= |$)|(?:added|gone)(?= ))(?: (\S+)((?: \d{1,10}:\d{1,19})+))?")
 
-_ADDED: Final = re.compile(r"#added (\S+)((?: \d{1,10}:\d{1,19})+)")
+MAX_GONE: Final = 1_000
+"""Missing partitions of which the positions are kept. A pattern may subscribe to a topic of each day, and the
+offset of each batch has them all."""
 
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
@@ -54,6 +58,8 @@ class StreamOffset:
     """Of the end of the first batch: where that batch starts; other partitions at their beginning."""
     added: Positions = field(default_factory=dict)
     """Of the end of a batch: where its new partitions begin; the others are looked up."""
+    gone: Positions = field(default_factory=dict)
+    """Positions in partitions that are missing: they count as soon as the same topic has them again."""
 
     @property
     def is_initial(self) -> bool:
@@ -66,12 +72,15 @@ class StreamOffset:
         found: dict[str, dict[str, int]] = {}
         for tp in sorted(self.positions):
             found.setdefault(tp.topic, {})[str(tp.partition)] = self.positions[tp]
-        for topic in sorted(set(found) & set(self.topic_ids)):
+        for topic in sorted({*found, *(tp.topic for tp in self.gone)} & set(self.topic_ids)):
             found[f"#id {topic} {self.topic_ids[topic]}"] = {}
         if self.start is not None:
-            found |= {"#start": {}} | {name: {} for name in _name_positions("#start", self.start)}
-        found |= {name: {} for name in _name_positions("#added", self.added)}
-        if not found:
+            found |= {"#start": {}} | {
+                name: {} for name in _name_positions("#start", sorted(self.start.items()))
+            }
+        found |= {name: {} for name in _name_positions("#added", sorted(self.added.items()))}
+        found |= {name: {} for name in _name_positions("#gone", self.gone.items())}
+        if not self.positions and self.start is None:
             raise ValueError("an offset of no partition at all")
         return found
 
@@ -82,39 +91,55 @@ class StreamOffset:
             raise _unexpected(offset, "not a JSON object")
         positions: dict[TopicPartition, int] = {}
         topic_ids: dict[str, str] = {}
-        start: dict[TopicPartition, int] | None = None
-        added: dict[TopicPartition, int] = {}
+        named: dict[str, dict[TopicPartition, int]] = {"added": {}, "gone": {}}
         for name, partitions in offset.items():
             if not isinstance(partitions, dict):
                 raise _unexpected(offset, f"{name!r} needs an object of partitions")
             if match := _ID.fullmatch(name):
                 topic_ids[match[1]] = match[2]
-            elif match := _START.fullmatch(name):
-                start = (start or {}) | _parse_named(match)
-            elif match := _ADDED.fullmatch(name):
-                added |= _parse_named(match)
+            elif match := _NAMED.fullmatch(name):
+                named.setdefault(match[1], {}).update(_parse_named(match))
             elif name.startswith("#"):
                 raise _unexpected(offset, f"{name!r} is unknown here: a newer version wrote it")
             else:
                 positions |= _parse_positions(offset, name, partitions)
-        return cls(positions=positions, topic_ids=topic_ids, start=start, added=added)
+        return cls(
+            positions=positions,
+            topic_ids=topic_ids,
+            start=named.get("start"),
+            added=named["added"],
+            gone=named["gone"],
+        )
 
     def is_other_topic(self, topic: str, topic_id: str | None) -> bool:
         """True if ``topic_id`` is known to be another topic than the one of these offsets."""
         known = self.topic_ids.get(topic)
         return known is not None and topic_id is not None and known != topic_id
 
+    def back_in(self, there: Container[TopicPartition], topic_ids: Mapping[str, str]) -> StreamOffset:
+        """This offset with the positions of missing partitions that are ``there`` again, in the same
+        topic."""
+        back = {
+            tp: offset
+            for tp, offset in self.gone.items()
+            if tp in there and not self.is_other_topic(tp.topic, topic_ids.get(tp.topic))
+        }
+        if not back:
+            return self
+        gone = {tp: offset for tp, offset in self.gone.items() if tp not in back}
+        return replace(self, positions={**self.positions, **back}, gone=gone)
 
-def _name_positions(what: str, positions: Positions) -> list[str]:
+
+def _name_positions(what: str, positions: Iterable[tuple[TopicPartition, int]]) -> list[str]:
     by_topic: dict[str, list[str]] = {}
-    for tp in sorted(positions):
-        by_topic.setdefault(tp.topic, []).append(f"{tp.partition}:{positions[tp]}")
+    for tp, offset in positions:
+        by_topic.setdefault(tp.topic, []).append(f"{tp.partition}:{offset}")
     return [f"{what} {topic} {' '.join(offsets)}" for topic, offsets in by_topic.items()]
 
 
 def _parse_named(match: re.Match[str]) -> dict[TopicPartition, int]:
-    pairs = (pair.split(":") for pair in (match[2] or "").split())
-    return {TopicPartition(match[1], int(partition)): int(offset) for partition, offset in pairs}
+    pairs = (pair.split(":") for pair in (match[3] or "").split())
+    return {TopicPartition(match[2], int(partition)): int(offset) for partition, offset in pairs}
 
 
 def _parse_positions(whole: Any, topic: str, partitions: dict[Any, Any]) -> dict[TopicPartition, int]:
@@ -161,6 +186,7 @@ class LogEnds:
         }
 
     def _same_topics(self, start: StreamOffset) -> Positions:
+        start = start.back_in(self.latest, self.topic_ids)
         others = {name for name, topic_id in self.topic_ids.items() if start.is_other_topic(name, topic_id)}
         if not others:
             return start.positions
@@ -168,7 +194,11 @@ class LogEnds:
 
 
 def end_of_batch(start: StreamOffset, ends: LogEnds, positions: Positions) -> StreamOffset:
-    """The offset to write down. The end of the first batch says where that batch starts, too."""
+    """The offset to write down. The end of the first batch says where that batch starts, too.
+
+    It keeps the positions of missing partitions where the ids of their topics are known: without an id, a
+    topic that comes back may be another one of the same name.
+    """
     begin: dict[TopicPartition, int] | None = None
     if start.is_initial:
         begin = {
@@ -176,7 +206,16 @@ def end_of_batch(start: StreamOffset, ends: LogEnds, positions: Positions) -> St
             for tp, offset in start.positions.items()
             if not start.is_other_topic(tp.topic, ends.topic_ids.get(tp.topic))
         }
-    return StreamOffset(positions=positions, topic_ids=ends.topic_ids, start=begin)
+    left = [
+        (tp, offset)
+        for tp, offset in {**start.gone, **start.positions}.items()
+        if tp not in positions
+        and tp.topic in start.topic_ids
+        and not start.is_other_topic(tp.topic, ends.topic_ids.get(tp.topic))
+    ]
+    gone = dict(left[-MAX_GONE:])
+    ids = {**{tp.topic: start.topic_ids[tp.topic] for tp in gone}, **ends.topic_ids}
+    return StreamOffset(positions=positions, topic_ids=ids, start=begin, gone=gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +232,7 @@ class MicroBatch:
     def between(cls, start: StreamOffset, end: StreamOffset) -> MicroBatch:
         """The batch from ``start`` to ``end``. The first one starts where its end says: after a crash,
         ``start`` may be a later one, looked up anew."""
+        start = start.back_in(end.positions, end.topic_ids)
         known = start.positions
         begun: set[str] = set()
         if start.is_initial and end.start is not None:

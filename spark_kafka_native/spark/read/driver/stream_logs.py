@@ -53,6 +53,14 @@ class _BehindError(KafkaError):
         self.ends = ends
 
 
+class _MissingError(KafkaError):
+    """Partitions are missing that another broker may have reported."""
+
+    def __init__(self, found: dict[TopicPartition, int]) -> None:
+        super().__init__("new partitions are missing again")
+        self.found = found
+
+
 class StreamLogs:
     """The logs that a stream reads. Owned by the one thread of its process."""
 
@@ -90,8 +98,22 @@ class StreamLogs:
             return error.ends
 
     def find_beginnings(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offsets of those partitions that there are."""
-        return _again_if_deleted(lambda: self._find_beginnings(topic_partitions)) if topic_partitions else {}
+        """The first offsets of those partitions that exist; asked for again (``fetchOffset.numRetries``)
+        while any is missing, as a broker that lags behind does not know of a new one.
+        """
+
+        def attempt() -> dict[TopicPartition, int]:
+            found = _again_if_deleted(lambda: self._find_beginnings(topic_partitions))
+            if len(found) < len(topic_partitions):
+                raise _MissingError(found)
+            return found
+
+        if not topic_partitions:
+            return {}
+        try:
+            return self._options.offset_retries.run(attempt, lambda error: isinstance(error, _MissingError))
+        except _MissingError as error:
+            return error.found
 
     def _find_beginnings(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         there = self._router.metadata({tp.topic for tp in topic_partitions}, refresh=True).topics

@@ -104,16 +104,21 @@ class StreamPlanner:
         if backlog.is_empty:
             self._quiet_at = (start, ends)
             return start_json
-        return self._find_end(backlog, self._options.limits if limited else MicroBatchLimits()).to_json()
+        end = self._find_end(backlog, self._options.limits if limited else MicroBatchLimits())
+        return start_json if end is None else end.to_json()
 
-    def _find_end(self, backlog: Backlog, limits: MicroBatchLimits) -> StreamOffset:
-        """Where the batch ends. What `plan_end` needs to know is asked once, and only if there is something
-        to read: a quiet stream asks for the ends of the logs alone."""
+    def _find_end(self, backlog: Backlog, limits: MicroBatchLimits) -> StreamOffset | None:
+        """Where the batch ends; None if nothing can be read after all. What `plan_end` needs to know is asked
+        once, and only if there is something to read: a quiet stream asks for the ends of the logs alone."""
         fail = self._options.read.fail_on_data_loss
         wanted = backlog.unknown_beginnings(limits, fail_on_data_loss=fail)
         beginnings = self._logs.find_beginnings(wanted)
         if fail:
             self._report(backlog.batch.losses_of_added(beginnings))
+        elif unknown := {tp for tp in backlog.batch.added if tp not in beginnings}:
+            backlog = backlog.without(unknown)
+            if backlog.is_empty:
+                return None
         sizes = SizeEstimate()
         if limits.max_bytes is not None:
             begin, latest = backlog.begin(beginnings), backlog.ends.latest

@@ -383,6 +383,20 @@ def test_beginnings_are_those_of_partitions_that_are_there_now(cluster, logs):
     assert one.find_beginnings([new]) == {new: 3}
 
 
+def test_a_broker_that_does_not_know_a_new_partition_yet_is_asked_again(cluster, logs):
+    (new,) = cluster.create("v")
+    lagging = iter([cluster.topic_ids.pop("v")])
+
+    def answer(request, version):
+        response = cluster.metadata(request, version)
+        for topic_id in lagging:
+            cluster.topic_ids["v"] = topic_id
+        return response
+
+    cluster[1].on(MetadataRequest, answer)
+    assert logs().find_beginnings([T0, new]) == {T0: 0, new: 0}
+
+
 def test_a_sample_is_of_the_first_offsets_only(cluster, logs):
     fill(cluster, T0, 10, batches=0)
     for _ in range(5):

@@ -96,3 +96,13 @@ def test_where_new_partitions_begin_goes_there_and_back():
     written = offset.to_json()
     assert list(written) == ["a", "b", f"#id a {ID}", "#added a 0:1 1:0", "#added b 2:3"]
     assert StreamOffset.from_json(json.loads(json.dumps(written))) == offset
+
+
+def test_positions_in_missing_partitions_go_there_and_back_with_the_ids_of_their_topics_in_their_order():
+    ids = {"a": ID, "b": ID[::-1]}
+    offset = StreamOffset(positions={A0: 5}, topic_ids=ids, gone={B2: 8, A1: 3})
+    written = offset.to_json()
+    assert list(written) == ["a", f"#id a {ID}", f"#id b {ids['b']}", "#gone b 2:8", "#gone a 1:3"]
+    read = StreamOffset.from_json(json.loads(json.dumps(written)))
+    assert read == offset
+    assert list(read.gone) == [B2, A1]

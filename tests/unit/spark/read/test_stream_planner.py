@@ -215,6 +215,72 @@ def test_deleted_partitions_fail_before_anything_is_written_down():
         planner_of(logs).plan(start, end)
 
 
+U0 = TopicPartition("u", 0)
+
+
+def test_a_partition_that_was_missing_for_some_batches_is_read_on_where_it_was():
+    """A topic that may not be described for a while is missing, as a deleted one is."""
+    logs = Logs({}, {T0: 9}, ids={"t": OLD})
+    start = StreamOffset(positions={T0: 5, U0: 5}, topic_ids={"t": OLD, "u": NEW}).to_json()
+    for end in (9, 12):
+        logs.latest = {T0: end}
+        start = through_checkpoint(planner_of(logs, failOnDataLoss="false").latest(start, limited=False))
+    logs.latest, logs.ids = {T0: 12, U0: 5}, {"t": OLD, "u": NEW}
+    lenient = planner_of(logs, failOnDataLoss="false")
+    assert lenient.latest(start, limited=False) is start  # nothing new
+    logs.latest[U0] = 8
+    for planner in (lenient, planner_of(logs)):  # its loss was accepted, and has proved to be none
+        end = planner.latest(start, limited=False)
+        assert ranges(planner, start, end) == [("u", 0, 5, 8, NEW)]
+        assert StreamOffset.from_json(end).gone == {}
+
+
+def test_a_missing_partition_waits_where_it_was_also_if_it_comes_back_shorter():
+    logs = Logs({}, {T0: 9, U0: 3}, ids={"t": OLD, "u": NEW})
+    start = StreamOffset(positions={T0: 5}, topic_ids={"t": OLD, "u": NEW}, gone={U0: 5}).to_json()
+    lenient = planner_of(logs, failOnDataLoss="false")
+    end = lenient.latest(start, limited=False)
+    assert ranges(lenient, start, end) == [("t", 0, 5, 9, OLD)]
+    assert StreamOffset.from_json(end).positions == {T0: 9, U0: 5}
+
+
+@pytest.mark.parametrize("known", [OLD, None], ids=["of another id", "without an id"])
+def test_a_topic_that_may_be_another_one_is_read_from_its_beginning(known):
+    logs = Logs({}, {T0: 9}, ids={"t": OLD})
+    ids = {"t": OLD} if known is None else {"t": OLD, "u": known}
+    start = StreamOffset(positions={T0: 5, U0: 5}, topic_ids=ids).to_json()
+    lenient = planner_of(logs, failOnDataLoss="false")
+    start = lenient.latest(start, limited=False)
+    logs.latest, logs.ids = {T0: 9, U0: 7}, {"t": OLD, "u": NEW}
+    assert ranges(lenient, start, lenient.latest(start, limited=False)) == [("u", 0, 0, 7, NEW)]
+
+
+def test_positions_of_the_partitions_that_went_last_are_kept():
+    """A pattern subscribes to a topic of each day, and old ones are deleted: offsets do not grow for ever."""
+    logs = Logs({}, {T0: 9}, ids={"t": OLD})
+    first, later = (
+        {TopicPartition(name, number): 5 for number in range(count)} for name, count in (("z", 3), ("a", 999))
+    )
+    ids = {"t": OLD, "z": NEW, "a": NEW}
+    start = StreamOffset(positions={T0: 5, **later}, topic_ids=ids, gone=first).to_json()
+    end = planner_of(logs, failOnDataLoss="false").latest(start, limited=False)
+    assert list(StreamOffset.from_json(through_checkpoint(end)).gone) == [TopicPartition("z", 2), *later]
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxOffsetsPerTrigger": "100"}])
+def test_a_new_partition_of_which_the_beginning_is_not_found_is_left_for_a_later_batch(limit):
+    """The broker that is asked may not know of it yet: at the end of a batch, its records were skipped."""
+    logs = Logs({}, {T0: 9, T1: 3})
+    start = StreamOffset(positions={T0: 5}, topic_ids={"t": OLD}).to_json()
+    found, logs.find_beginnings = logs.find_beginnings, lambda tps: dict.fromkeys(set(tps) - {T1}, 0)
+    lenient = planner_of(logs, failOnDataLoss="false", **limit)
+    end = lenient.latest(start, limited=True)
+    assert ranges(lenient, start, end) == [("t", 0, 5, 9, OLD)]
+    assert lenient.latest(end, limited=True) is end
+    logs.find_beginnings = found
+    assert ranges(lenient, end, lenient.latest(end, limited=True)) == [("t", 1, 0, 3, OLD)]
+
+
 def test_no_partition_at_all_is_never_written_down():
     logs = Logs({T0: 0}, {})
     start = {"t": {"0": 5}}
