@@ -53,6 +53,9 @@ class World:
     ids: count = field(default_factory=count)
     retains: bool = True
     deletes: bool = True
+    hides: bool = False
+    hidden: set = field(default_factory=set)
+    """Partitions that brokers leave out for now: one lags behind, or the topic may not be described."""
 
     def create(self, name):
         logs = [Log() for _ in range(self.random.choice([1, 1, 2, 3]))]
@@ -62,7 +65,9 @@ class World:
         """One thing happens."""
         what, name = self.random.random(), self.random.choice("ab")
         topic = self.topics.get(name)
-        if topic is None:
+        if self.hides and self.random.random() < 0.2:
+            self.hidden = {tp for tp, _, _ in self.partitions() if self.random.random() < 0.3}
+        elif topic is None:
             self.create(name)
         elif what < 0.7:
             self.random.choice(topic.logs).end += self.random.choice([1, 2, 7, 40])
@@ -83,6 +88,9 @@ class World:
             for index, log in enumerate(topic.logs):
                 yield TopicPartition(name, index), topic, log
 
+    def visible(self):
+        return [found for found in self.partitions() if found[0] not in self.hidden]
+
 
 @dataclass
 class Logs:
@@ -94,25 +102,25 @@ class Logs:
 
     def find_start(self):
         ends = {
-            tp: (log.first if self.start == "earliest" else log.end) for tp, _, log in self.world.partitions()
+            tp: (log.first if self.start == "earliest" else log.end) for tp, _, log in self.world.visible()
         }
         return StreamOffset(positions=ends, topic_ids=self.names(), start=ends)
 
     def names(self):
-        return {name: topic.id for name, topic in self.world.topics.items()}
+        return {tp.topic: topic.id for tp, topic, _ in self.world.visible()}
 
-    def find_ends(self, _start):
+    def find_ends(self, _start, _held=None):
         ids = self.names()
-        listed = [tp for tp, _, _ in self.world.partitions()]
+        listed = [tp for tp, _, _ in self.world.visible()]
         self.pause()
         now = {tp: log.end for tp, _, log in self.world.partitions()}
         if not set(listed) <= set(now):  # the leader does not know it: everything is asked for again
-            return self.find_ends(_start)
+            return self.find_ends(_start, _held)
         return LogEnds(latest={tp: now[tp] for tp in listed}, topic_ids=ids)
 
     def find_beginnings(self, topic_partitions):
         self.pause()
-        now = {tp: log.first for tp, _, log in self.world.partitions()}
+        now = {tp: log.first for tp, _, log in self.world.visible()}
         return {tp: now[tp] for tp in topic_partitions if tp in now}
 
     def sample_sizes(self, begin, latest, _ids):
@@ -220,6 +228,7 @@ class Engine:
     def drain(self):
         """Read all records to the end, while nothing else happens."""
         self.die = 0.0
+        self.world.hidden = set()
         self.planner.freeze()
         for _ in range(2000):
             if not self.trigger():
@@ -263,7 +272,7 @@ def live(world):
 
 
 def check_what_is_there(seed):
-    engine = Engine(seed)
+    engine = Engine(seed, hides=bool(seed % 2))
     for _ in range(engine.random.randint(1, 8)):
         engine.new_process(engine.random.random() < 0.3)
         engine.run()

@@ -170,11 +170,15 @@ class LogEnds:
     topic_ids: Mapping[str, str]
     """In hex, where brokers have them."""
 
-    def are_behind(self, start: StreamOffset) -> bool:
-        """True if partitions of ``start`` are missing, or end before it. Topics known to have been created
-        again are left out.
+    def are_behind(self, start: StreamOffset, held: Positions) -> bool:
+        """True if partitions of ``start`` are missing, or end before it. Those at a position of ``held`` are
+        known to end before it; they, and topics known to have been created again, are left out.
         """
-        return any(self.latest.get(tp, -1) < offset for tp, offset in self._same_topics(start).items())
+        return any(
+            self.latest.get(tp, -1) < offset
+            for tp, offset in self._same_topics(start).items()
+            if held.get(tp) != offset
+        )
 
     def shorter_than(self, start: StreamOffset) -> dict[TopicPartition, int]:
         """The positions of ``start`` that are behind the end of their log. Topics known to have been created

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, TypeVar, cast
 from uuid import UUID
 
@@ -83,12 +84,14 @@ class StreamLogs:
         ids = {tp.topic: one.topic_id for tp, one in view.partitions.items() if one.topic_id is not None}
         return StreamOffset(positions=positions, topic_ids=ids, start=positions)
 
-    def find_ends(self, start: StreamOffset) -> LogEnds:
-        """Where the logs end; asked for again (``fetchOffset.numRetries``) while that is behind ``start``."""
+    def find_ends(self, start: StreamOffset, held: Positions = MappingProxyType({})) -> LogEnds:
+        """Where the logs end; asked for again (``fetchOffset.numRetries``) while that is behind ``start``.
+        The positions ``held`` are known to be beyond the end of their log.
+        """
 
         def attempt() -> LogEnds:
             ends = _again_if_deleted(lambda: self._find_ends_once(start))
-            if ends.are_behind(start):
+            if ends.are_behind(start, held):
                 raise _BehindError(ends)
             return ends
 

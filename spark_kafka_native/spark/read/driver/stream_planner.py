@@ -117,7 +117,7 @@ class StreamPlanner:
             self._report(backlog.batch.losses_of_added(beginnings))
         elif unknown := {tp for tp in backlog.batch.added if tp not in beginnings}:
             backlog = backlog.without(unknown)
-            if backlog.is_empty:
+            if backlog.is_empty or not backlog.ends.latest:
                 return None
         sizes = SizeEstimate()
         if limits.max_bytes is not None:
@@ -162,7 +162,7 @@ class StreamPlanner:
 
     def _find_ends(self, start: StreamOffset) -> LogEnds:
         if not self._is_available_now:
-            return self._logs.find_ends(start)
+            return self._logs.find_ends(start, self._held)
         if self._target is None:
             self._target = self._logs.find_ends(start)
         return self._target

@@ -105,6 +105,20 @@ def test_an_end_that_is_behind_is_asked_for_again_and_then_believed(cluster, log
     assert stream.find_ends(at({T0: 50}, cluster)).latest[T0] == (55 if heals else 49)
 
 
+def test_an_end_that_is_known_to_be_behind_is_asked_for_once(cluster, logs):
+    """Else a stream would take seconds for each batch, for as long as the log stays short."""
+    cluster.logs[T0].end_offset = 49
+    stream = logs()
+
+    def times_asked(held):
+        before = len(cluster[1].requests(ListOffsetsRequest))
+        assert stream.find_ends(at({T0: 50}, cluster), held).latest[T0] == 49
+        return len(cluster[1].requests(ListOffsetsRequest)) - before
+
+    assert times_asked({T0: 50}) == 1
+    assert times_asked({T0: 51}) > 1
+
+
 @pytest.mark.parametrize("position", [45, 50])
 def test_a_transaction_that_is_open_holds_no_position_back(cluster, logs, position):
     """Read up to 50 with read_uncommitted, and now with read_committed: the log has these records."""

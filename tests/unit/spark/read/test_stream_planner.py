@@ -39,7 +39,7 @@ class Logs:
     def find_start(self):
         return StreamOffset(positions=dict(self.start), topic_ids=dict(self.ids), start=dict(self.start))
 
-    def find_ends(self, _start):
+    def find_ends(self, _start, _held=None):
         self.asked += 1
         return LogEnds(latest=dict(self.latest), topic_ids=dict(self.ids))
 
@@ -277,7 +277,9 @@ def test_a_new_partition_of_which_the_beginning_is_not_found_is_left_for_a_later
     end = lenient.latest(start, limited=True)
     assert ranges(lenient, start, end) == [("t", 0, 5, 9, OLD)]
     assert lenient.latest(end, limited=True) is end
-    logs.find_beginnings = found
+    del logs.latest[T0]
+    assert lenient.latest(end, limited=True) is end  # an offset without a partition is no end of a batch
+    logs.latest[T0], logs.find_beginnings = 9, found
     assert ranges(lenient, end, lenient.latest(end, limited=True)) == [("t", 1, 0, 3, OLD)]
 
 
