@@ -291,6 +291,12 @@ class PartitionReader:
         with self.lock:
             return self._position(topic_partition, self.buffer.position(topic_partition))
 
+    def positions(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `position`, of those that are being read: another thread may have closed it meanwhile."""
+        with self.lock:
+            read = self.buffer.partitions()
+            return {tp: self._position(tp, self.buffer.position(tp)) for tp in topic_partitions if tp in read}
+
     def shown_position(self, topic_partition: TopicPartition) -> int:
         """As `position`, but without the lock, as `metrics`: within the records being handed out."""
         return self._position(topic_partition, self.buffer.position(topic_partition))

@@ -447,7 +447,7 @@ class Commits:
         """For each partition the offset after the records that were handed out, and after hidden offsets that
         follow them (markers, aborted transactions, compaction): from now on a commit may contain it.
         """
-        found = {tp: self._reader.position(tp) for tp in topic_partitions}
+        found = self._reader.positions(topic_partitions)
         for topic_partition, offset in found.items():
             self._note(topic_partition, offset, offset)
         return found
@@ -589,7 +589,7 @@ class Commits:
     def _cut_back(self) -> set[TopicPartition]:
         """The partitions with positions behind the end of a log that was cut back."""
         cuts = self._reader.truncated
-        return {tp for tp, error in cuts.items() if self._reader.position(tp) > error.end_offset}
+        return {tp for tp, at in self._reader.positions(cuts).items() if at > cuts[tp].end_offset}
 
     @property
     def recreated(self) -> frozenset[TopicPartition]:
@@ -602,7 +602,7 @@ class Commits:
     def _submit(self) -> PendingCommit | None:
         read = self._begun
         if self._enabled:
-            self._touched |= self.progress.moved({tp: self._reader.position(tp) for tp in read})
+            self._touched |= self.progress.moved(self._reader.positions(read))
         # One that the group has got past since would fail the commit of all.
         offsets = self.progress.allowed({tp: offset for tp, offset in self._starts.items() if tp in read})
         offsets |= self.reached(self._touched & read)
@@ -623,9 +623,11 @@ class Commits:
 
     # Explicit commits and transactions.
 
-    def wanted(self, records: Iterable[Record], offsets: Offsets | None = None) -> dict[TopicPartition, int]:
-        """The offsets that `GroupConsumer.commit` with these arguments commits. Raises `CommitFailedError` if
-        one of them must not be committed.
+    def wanted(
+        self, records: Iterable[Record], offsets: Offsets | None = None, in_work: Offsets | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offsets that `GroupConsumer.commit` with these arguments commits: without records or offsets,
+        none behind those ``in_work``. Raises `CommitFailedError` if one of them must not be committed.
         """
         wanted = {tp: checked_offset(offset) for tp, offset in (offsets or {}).items()}
         for record in records:
@@ -633,6 +635,8 @@ class Commits:
             wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)
         if not records and offsets is None:
             wanted = self.reached(self._begun)
+            undone = self.progress.allowed(in_work or {})
+            wanted |= {tp: min(at, wanted[tp]) for tp, at in undone.items() if tp in wanted}
         elif outdated := self.recreated & wanted.keys():
             raise _of_former(outdated)
         elif cut := [tp for tp, one in self._reader.truncated.items() if wanted.get(tp, 0) > one.end_offset]:

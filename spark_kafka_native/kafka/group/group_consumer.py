@@ -241,7 +241,7 @@ class GroupConsumer:
 
         The other members have their own. `Admin` returns the lag of the whole group, from committed offsets.
         """
-        positions = {tp: self._reader.position(tp) for tp in self._reader.partitions}
+        positions = self._reader.positions(self._reader.partitions)
         places = dict.fromkeys(positions, OffsetAt.LATEST)
         ends = list_offsets(self._router, places, isolation_level=self._config.isolation_level)
         return {tp: max(0, (ends[tp].offset or 0) - position) for tp, position in positions.items()}
@@ -371,7 +371,7 @@ class GroupConsumer:
         `close` and `seek_to_committed` raise `RuntimeError` there.
         """
         self._check_open()
-        return self._commits.queue.submit(self._commits.wanted(records, offsets))
+        return self._commits.queue.submit(self._commits.wanted(records, offsets, self._in_work()))
 
     # Transactions.
 
@@ -450,10 +450,11 @@ class GroupConsumer:
         session timeout.
 
         While an exception propagates (``finally: consumer.close()``), the records that were handed out last
-        count as not done, and are read again. The same applies if a signal handler closes the consumer, or,
-        with automatic commits, another thread than the one that has read them: it does not know of an
-        exception there. A handler that interrupts a call of the consumer closes it at the end of that call,
-        and a read raises `ConsumerClosedError`. Raises `RuntimeError` in a callback of `commit_async`.
+        count as not done, and are read again. The same applies if a signal handler closes the consumer, or
+        another thread than the one that has read them, which does not know of an exception there; in
+        ``on_revoked``, `commit` with records or offsets may commit them then. A handler that interrupts a
+        call of the consumer closes it at the end of that call, and a read raises `ConsumerClosedError`.
+        Raises `RuntimeError` in a callback of `commit_async`.
         """
         error = sys.exception()
         self._close_now_or_late(done=error is None or error is self._handled)
@@ -505,6 +506,13 @@ class GroupConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close_now_or_late(done=error is None)
+
+    def _in_work(self) -> dict[TopicPartition, int]:
+        """Where the records begin that another thread may be working on, if this one closes the consumer."""
+        taken = self._taken
+        if not self._rebalance.leaving or taken is None or self._last_reader is threading.current_thread():
+            return {}
+        return {tp: from_offset for tp, from_offset, _ in _spans(taken)}
 
     # Within a read.
 

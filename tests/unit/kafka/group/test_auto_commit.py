@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -44,7 +44,7 @@ class World:
     """The `Commits` between a reader and a queue that a test answers."""
 
     def __init__(self, **settings: Any) -> None:
-        self.positions: dict[TopicPartition, int] = {}
+        self.at: dict[TopicPartition, int] = {}
         self.asked: list[tuple[dict[TopicPartition, int], Answer]] = []
         self.resets: dict[TopicPartition, AppliedReset] = {}
         self.failure: KafkaError | None = None
@@ -61,18 +61,16 @@ class World:
 
     @property
     def partitions(self) -> dict[TopicPartition, bool]:
-        return dict.fromkeys(self.positions, False)
+        return dict.fromkeys(self.at, False)
 
-    def position(self, topic_partition: TopicPartition) -> int:
-        return self.positions[topic_partition]
+    def positions(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: self.at[tp] for tp in topic_partitions if tp in self.at}
 
     def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
         return self.resets.get(topic_partition)
 
     def drop_lost(self, topic_partition: TopicPartition) -> None:
-        self.positions[topic_partition] = min(
-            self.positions[topic_partition], self.resets[topic_partition].offset
-        )
+        self.at[topic_partition] = min(self.at[topic_partition], self.resets[topic_partition].offset)
 
     def submit(self, offsets: Mapping[TopicPartition, int], then: Then | None = None) -> Answer:
         answer = Answer(dict(offsets), then)
@@ -82,7 +80,7 @@ class World:
         return answer
 
     def hand_out(self, topic_partition: TopicPartition, from_offset: int, until_offset: int) -> None:
-        self.positions[topic_partition] = until_offset
+        self.at[topic_partition] = until_offset
         self.commits.handed_out(topic_partition, from_offset, until_offset)
 
     def back(self) -> dict[TopicPartition, int] | None:
@@ -101,7 +99,7 @@ def test_it_commits_what_is_new() -> None:
     assert world.back() is None
     world.hand_out(A1, 6, 9)
     assert world.back() == {A1: 9}
-    del world.positions[A1]
+    del world.at[A1]
     world.hand_out(A0, 3, 4)
     assert world.back() == {A0: 4}
 
@@ -218,7 +216,7 @@ def test_one_commit_at_a_time_is_waited_for() -> None:
     world.is_quick = False
     world.hand_out(A0, 0, 3)
     assert world.back() == {A0: 3}
-    world.positions[A0] = 5  # behind a marker
+    world.at[A0] = 5  # behind a marker
     assert world.back() is None
     assert not world.commits.may_go_on(Deadline.after_ms(0))
     world.asked[0][1].end(None)
@@ -275,13 +273,13 @@ def test_a_commit_before_partitions_are_given_up_is_waited_for() -> None:
 def test_a_start_is_committed_until_it_is_read_from_elsewhere() -> None:
     world = World(auto_offset_reset="latest")
     world.progress.begin(A0, 7, None)
-    world.positions[A0] = 7
+    world.at[A0] = 7
     world.commits.started(A0, 7)
     assert world.back() == {A0: 7}
     world.hand_out(A0, 7, 8)
     world.commits.restart([A0])
     world.progress.begin(A0, 7, None)
-    world.positions[A0] = 7
+    world.at[A0] = 7
     assert world.back() == {A0: 7}
     world.hand_out(A0, 7, 8)
     world.commits.forget([A0])
@@ -323,7 +321,7 @@ def test_a_position_behind_what_is_hidden_may_be_committed() -> None:
     world = World()
     world.progress.begin(A0, 0, None)
     world.hand_out(A0, 0, 3)
-    world.positions[A0] = 5
+    world.at[A0] = 5
     assert world.back() == {A0: 5}
     world.progress.check({A0: 5})
 
@@ -335,7 +333,7 @@ def test_a_position_that_went_back_takes_the_commits_back() -> None:
     world.hand_out(A0, 0, 30)
     assert world.back() == {A0: 30}
     world.progress.committed({A0: 30}, world.progress.places({A0: 30}))
-    world.positions[A0] = 10
+    world.at[A0] = 10
     assert world.back() == {A0: 10}
     assert world.progress.ahead({A0: 10}) == {A0: 10}
     world.hand_out(A0, 10, 12)
@@ -346,9 +344,9 @@ def test_a_position_that_moves_without_records_is_committed() -> None:
     """A reset by the policy, or hidden offsets: the group's own offset may leave the log unnoticed."""
     world = World()
     world.progress.begin(A0, 10, 10)
-    world.positions[A0] = 10
+    world.at[A0] = 10
     assert world.back() is None
-    world.positions[A0] = 20
+    world.at[A0] = 20
     world.failure = DeadlineExceededError("not in time")
     assert world.back() == {A0: 20}
     world.failure = None
@@ -359,7 +357,7 @@ def test_a_position_that_moves_without_records_is_committed() -> None:
 def test_a_position_that_went_back_is_asked_for_again_if_its_commit_failed() -> None:
     world = World()
     world.progress.begin(A0, 100, 100)
-    world.positions[A0] = 15
+    world.at[A0] = 15
     world.failure = DeadlineExceededError("not in time")
     assert world.back() == {A0: 15}
     world.failure = None
@@ -475,7 +473,7 @@ def test_a_reset_forward_hides_no_earlier_one_that_went_back() -> None:
     world.commits.begun(A0, 80, 80)
     world.hand_out(A0, 80, 100)
     world.resets[A0] = AppliedReset(0, 20, 20, 120)
-    world.positions[A0] = 20
+    world.at[A0] = 20
     world.commits.note_resets([A0])
     assert world.progress.place(A0, 80, committed=True) == 20
 
@@ -487,7 +485,7 @@ def test_offsets_that_a_reset_has_skipped_are_no_records_that_were_handed_out() 
     world.hand_out(A0, 0, 50)
     world.progress.given_to_transaction({A0: 50})
     world.resets[A0] = AppliedReset(50, 80, 80, 90)
-    world.positions[A0] = 80
+    world.at[A0] = 80
     world.commits.commit_now(Deadline.after_ms(0), leaving=[A0])
     world.commits.drop([A0])
     assert world.progress.take_dropped_uncommitted() == frozenset()

@@ -534,23 +534,49 @@ def test_an_exception_that_is_older_than_the_read_does_not_undo_it(make: Make, c
 
 
 @pytest.mark.parametrize("ends", [GroupConsumer.close, lambda consumer: consumer.__exit__(None, None, None)])
-@pytest.mark.parametrize("automatic", [True, False])
-def test_records_that_another_thread_has_read_are_done_only_by_explicit_commits(
-    make: Make, ends: Callable[[GroupConsumer], None], automatic: bool
+@pytest.mark.parametrize(
+    ("automatic", "committed", "done"), [(True, None, 1), (False, {"offsets": {A0: 2}}, 2), (False, {}, 1)]
+)
+def test_records_that_another_thread_has_read_are_done_only_if_a_commit_names_them(
+    make: Make, ends: Callable[[GroupConsumer], None], automatic: bool, committed: Any, done: int
 ) -> None:
-    """It may be in the middle of one, or have failed; with explicit commits the caller knows."""
+    """It may be in the middle of one, or have failed; a caller that names offsets knows."""
 
     def commit(consumer: GroupConsumer, _: object) -> None:
-        if not automatic:
-            consumer.commit(offsets={A0: 2})
+        if committed is not None:
+            consumer.commit(**committed)
 
     consumer = make(A0, enable_auto_commit=automatic, on_revoked=commit)
     found = asked(consumer)
     prefetch(consumer, A0)
     with ThreadPoolExecutor(1) as pool:
-        assert len(pool.submit(consumer.poll, 60).result()) == 3
+        assert pool.submit(consumer.fetch_record, 60).result() is not None
+        assert len(pool.submit(consumer.poll, 60).result()) == 2
     ends(consumer)
-    assert found[-1:] == [{A0: 0 if automatic else 2}]
+    assert found[-1:] == [{A0: done}]
+
+
+def test_a_read_beside_close_in_another_thread_says_that_the_consumer_is_closed(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partitions are given up when the read, which is about to commit, has just listed them."""
+    consumer = make(A0, auto_commit_interval_ms=0)
+    asked(consumer)
+    prefetch(consumer, A0)
+    assert len(consumer.poll(60)) == 3
+    buffer = parts_of(consumer).reader.buffer
+    partitions = buffer.partitions
+
+    def then_close() -> dict[TopicPartition, bool]:
+        found = partitions()
+        monkeypatch.undo()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(consumer.close).result(60)
+        return found
+
+    monkeypatch.setattr(buffer, "partitions", then_close)
+    with pytest.raises(ConsumerClosedError):
+        consumer.poll(60)
 
 
 def test_a_generator_that_yields_from_a_consumer_does_not_close_it(make: Make) -> None:
