@@ -34,6 +34,7 @@ from .stats import StatsRecorder
 _LOG = logging.getLogger("spark_kafka_native")
 
 LEFT_BEHIND = "only the next producer sends it again, behind newer records of the partition"
+LEFT_TWICE = "it may be in the log already, and is there twice then"
 OVERTAKING = "an earlier batch of the partition is in the spill folder and must not be overtaken"
 EXPIRY_S = 0.05
 """Looking at every batch has a cost, and being given up this much later does a batch no harm."""
@@ -155,11 +156,15 @@ class BatchCompletion:
                 in_folder = True
             # Its owner has heard that it will be sent again, in order: that it will not is no detail.
             refused = entry is not None and not keeps
+            status, said = batch.undelivered_status, reason
+            if refused:
+                twice = status is DeliveryStatus.POSSIBLY_PERSISTED
+                said = "; ".join((reason, LEFT_BEHIND, *([LEFT_TWICE] if twice else [])))
             error = DeliveryError(
                 batch.topic_partition,
                 batch.records,
-                batch.undelivered_status,
-                f"{reason}; {LEFT_BEHIND}" if refused else reason,
+                status,
+                said,
                 retriable,
                 entry is not None,
             )

@@ -40,7 +40,6 @@ _REFUSED_FOR_CONTENT = frozenset(
         ErrorCode.INVALID_TIMESTAMP,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-        ErrorCode.CORRUPT_MESSAGE,
     }
 )
 """The same bytes would be refused again for ever: not worth spilling."""

@@ -75,6 +75,30 @@ def test_what_was_possibly_written_is_recognised(cluster, tmp_path):
         assert cluster.values(TP) == numbers(0, 3)
 
 
+def test_what_was_possibly_written_and_is_left_behind_may_be_written_twice_and_the_log_says_so(
+    cluster, tmp_path, caplog
+):
+    """Brokers look at the content before they look for duplicates."""
+    with open_producer(cluster, tmp_path, retries=1) as producer:
+        cluster.script(TP, LOST_ANSWER, LOST_ANSWER, refused(ErrorCode.INVALID_TIMESTAMP))
+        assert producer.send("t", value=b"0", partition=0).exception(60).spilled
+        eventually(lambda: not cluster.scripts[TP])
+        assert producer.send("t", value=b"1", partition=0).result(60).offset == 1
+    (said,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert "only the next producer sends it again" in said
+    assert "it may be in the log already, and is there twice then" in said
+    assert not is_empty(tmp_path)
+
+
+def test_bytes_that_were_damaged_on_the_way_are_kept_and_sent_again(cluster, tmp_path):
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=300) as producer:
+        cluster.script(TP, *[refused(ErrorCode.CORRUPT_MESSAGE)] * 10_000)
+        assert producer.send("t", value=b"0", partition=0).exception(60).spilled
+        cluster.scripts.clear()
+        eventually(lambda: is_empty(tmp_path))
+    assert cluster.values(TP) == [b"0"]
+
+
 def test_records_are_told_once_however_often_it_is_tried(cluster, tmp_path):
     told = []
     producer = open_producer(
