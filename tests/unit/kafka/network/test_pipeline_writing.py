@@ -154,7 +154,7 @@ def test_large_requests_and_large_responses_do_not_block_each_other(cluster: Dea
 
 def test_a_writer_reads_once_the_thread_that_read_has_its_response(cluster: DeafBroker) -> None:
     """The broker can't send the large response before anyone reads it, nor read the large request before."""
-    connection = cluster.connect(request_timeout_ms=10_000)
+    connection = cluster.connect(request_timeout_ms=60_000)
     cluster.hears.clear()
     many = MetadataRequest(topics=[MetadataRequestTopic(name="x" * 200) for _ in range(20_000)])
     cluster[1].push(

@@ -211,9 +211,9 @@ def test_what_an_earlier_producer_left_is_tried_again_without_a_flush(cluster, t
 
 def test_without_sequence_numbers_what_was_in_flight_is_not_sent_twice(cluster, tmp_path):
     """The delivery timeout passes while the answer is on its way: it comes before anything is tried again."""
-    with open_producer(cluster, tmp_path, delivery_timeout_ms=100, enable_idempotence=False) as producer:
-        producer.send("t", value=b"0", partition=0).exception(60)
-        cluster.delay_s = 0.5
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=500, enable_idempotence=False) as producer:
+        producer.send("t", value=b"0", partition=0).result(60)
+        cluster.delay_s = 1.5
         late = producer.send("t", value=b"1", partition=0)
         assert late.exception(60).status is DeliveryStatus.POSSIBLY_PERSISTED
         cluster.delay_s = 0
