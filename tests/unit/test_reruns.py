@@ -115,6 +115,15 @@ def test_second_chances_are_few_and_named(tmp_path: Path, chances: str, passed: 
     assert (said in ran.stdout) == (passed > 0)
 
 
+def test_a_long_error_is_shown_from_its_beginning(tmp_path: Path) -> None:
+    """The exception of a query of Spark's ends with its plan."""
+    once = "ran = []\ndef test_one():\n    ran.append(1)\n    assert len(ran) == 2, 'why\\n' + 'plan\\n' * 50"
+    ran = run_pytest(tmp_path, CONFTEST, once, chances="2")
+    _, _, shown = ran.stdout.partition("ran again")
+    assert "AssertionError: why" in shown
+    assert 12 < shown.count("plan") < 40
+
+
 @pytest.mark.parametrize(("rescued", "code"), [(2, 0), (3, 1)])
 def test_more_rescues_than_second_chances_fail_the_run(tmp_path: Path, rescued: int, code: int) -> None:
     """Counted over all processes, each of which gives its own."""

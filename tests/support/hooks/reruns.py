@@ -147,7 +147,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(str(terminalreporter.config.stash[_RESCUED]))
     for nodeid, said, failure in _ran_again(terminalreporter):
         terminalreporter.write_line(f"{nodeid} {said}:")
-        terminalreporter.write_line("    " + "\n    ".join(failure.splitlines()[-12:]))
+        terminalreporter.write_line("    " + "\n    ".join(_excerpt(failure)))
+
+
+def _excerpt(failure: str) -> list[str]:
+    """The beginning of the error's message, which may be long, and the end of the whole."""
+    lines = failure.splitlines()
+    message = [number for number, line in enumerate(lines) if line.startswith("E  ")]
+    last = range(max(0, len(lines) - 12), len(lines))
+    return [lines[number] for number in sorted({*message[:12], *last})]
 
 
 def _ran_again(reporter: pytest.TerminalReporter) -> Iterator[tuple[str, str, str]]:
