@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 from ..cluster.offsets import OffsetLike, Whence
-from ..errors import ConsumerClosedError
+from ..cluster.router import Router
+from ..config.client_config import ClientConfig
+from ..errors import ConsumerClosedError, KafkaError
 from ..model import Record, TopicPartition
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot
@@ -36,7 +38,9 @@ class AsyncConsumer:
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        self._build = functools.partial(Consumer, *args, **settings)
+        self._build: Callable[[_Start], Consumer] = functools.partial(
+            _StartingConsumer, args=args, settings=settings
+        )
         self._started: Consumer | None = None
         self._start: _Start | None = None
         """The one that is under way."""
@@ -44,7 +48,8 @@ class AsyncConsumer:
 
     async def start(self) -> Self:
         """Ask the cluster for partitions and offsets, as ``async with`` does; again, it does nothing. Raises
-        as making a consumer, and `ConsumerClosedError` if it is closed meanwhile.
+        as making a consumer, and `ConsumerClosedError` if it is closed meanwhile. That, and a cancellation,
+        end the look-ups under way, except by a router that others use, too.
         """
         if self._started is not None and not self._started.reader.closed:
             return self
@@ -58,8 +63,6 @@ class AsyncConsumer:
             raise
         finally:
             self._start = None
-        if start.given_up:
-            raise ConsumerClosedError("the consumer was closed while it started")
         started.reader.tell(functools.partial(_wake, asyncio.get_running_loop(), self._news))
         self._started = started
         return self
@@ -205,27 +208,62 @@ def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
 
 
 class _Start:
-    """Makes a consumer in a thread, and closes it in the thread that comes last once it is `given_up`."""
+    """Makes a consumer in a thread. Once it is `given_up`, its look-ups end, and the thread that comes last
+    closes it.
+    """
 
-    def __init__(self, build: Callable[[], Consumer]) -> None:
+    def __init__(self, build: Callable[[_Start], Consumer]) -> None:
         self._build = build
         self._lock = threading.Lock()
+        self._router: Router | None = None
         self._built: Consumer | None = None
         self.given_up = False
 
     def run(self) -> Consumer:
-        built = self._build()
+        try:
+            built = self._build(self)
+        except KafkaError as error:
+            if self.given_up:
+                raise self._closed() from error
+            raise
         with self._lock:
             self._built = built
         if self.given_up:
             built.close()
+            raise self._closed()
         return built
+
+    def asks_by(self, router: Router) -> None:
+        """The consumer asks the cluster by ``router`` from now on."""
+        with self._lock:
+            self._router = router
+        if self.given_up:
+            router.end(self._closed())
 
     def give_up(self) -> None:
         with self._lock:
-            self.given_up, built = True, self._built
+            self.given_up, built, router = True, self._built, self._router
         if built is not None:
             built.close()
+        elif router is not None:
+            router.end(self._closed())
+
+    @staticmethod
+    def _closed() -> ConsumerClosedError:
+        return ConsumerClosedError("the consumer was closed while it started")
+
+
+class _StartingConsumer(Consumer):
+    """Its ``start`` can end the look-ups with which it is made."""
+
+    def __init__(self, start: _Start, args: tuple[Any, ...], settings: dict[str, Any]) -> None:
+        self._asks_by = start.asks_by
+        super().__init__(*args, **settings)
+
+    def _new_router(self, client: ClientConfig) -> Router:
+        router = super()._new_router(client)
+        self._asks_by(router)
+        return router
 
 
 def _deadline(timeout: float | None) -> Deadline | None:

@@ -20,7 +20,7 @@ from ..cluster.offsets import (
     try_resolve_offsets,
 )
 from ..cluster.router import Router, check_shared
-from ..config.client_config import Bootstrap, configs_from
+from ..config.client_config import Bootstrap, ClientConfig, configs_from
 from ..config.reader_config import ReaderConfig
 from ..errors import ConsumerClosedError, KafkaError
 from ..model import OffsetAt, Record, TopicPartition
@@ -93,7 +93,7 @@ class Consumer:
         if not self.topics or not all(isinstance(name, str) and name for name in self.topics):
             raise ValueError(f"topic must be the name of a topic, or some, not {topic!r}")
         self._owns_router = router is None
-        self._router = router or Router(client)
+        self._router = router or self._new_router(client)
         if columns is not None and (unknown := set(columns) - ALL_COLUMNS):
             raise ValueError(f"no such columns: {sorted(unknown)}; there are {sorted(ALL_COLUMNS)}")
         self._missing: dict[TopicPartition, _Missing] = {}
@@ -339,6 +339,10 @@ class Consumer:
         """
         self._reader.close()
         self._close_router()
+
+    def _new_router(self, client: ClientConfig) -> Router:
+        """A router of its own."""
+        return Router(client)
 
     def _close_router(self) -> None:
         if self._owns_router:

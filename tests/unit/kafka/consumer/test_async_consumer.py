@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from support.consumer.partition_reading import offsets_in
 from spark_kafka_native.kafka.consumer.async_consumer import AsyncConsumer
 from spark_kafka_native.kafka.errors import ConsumerClosedError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.testing import MockBroker
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -77,7 +79,7 @@ def test_a_consumer_that_is_made_after_its_start_was_cancelled_is_closed() -> No
     """Its threads and connections would stay."""
     asked, allowed, closed = threading.Event(), threading.Event(), threading.Event()
 
-    def build() -> Any:
+    def build(_: object) -> Any:
         asked.set()
         assert allowed.wait(WITHIN_S)
         return SimpleNamespace(close=closed.set)
@@ -114,7 +116,7 @@ def test_a_start_that_is_given_up_leaves_nothing_open(ends: str) -> None:
     """`asyncio.run` ends meanwhile, and takes the loop with it."""
     asked, allowed, closed = threading.Event(), threading.Event(), threading.Event()
 
-    def build() -> Any:
+    def build(_: object) -> Any:
         asked.set()
         assert allowed.wait(WITHIN_S)
         return SimpleNamespace(close=closed.set)
@@ -137,6 +139,38 @@ def test_a_start_that_is_given_up_leaves_nothing_open(ends: str) -> None:
 
     asyncio.run(start())
     assert closed.is_set()
+
+
+@pytest.mark.parametrize("ends", ["close", "cancel"])
+def test_a_start_that_is_given_up_does_not_wait_for_a_silent_broker(
+    cluster: ScriptedCluster, ends: str
+) -> None:
+    """`asyncio.run` waits for the thread: for a minute after Ctrl-C."""
+    silent, asked = threading.Event(), threading.Event()
+
+    def answer(request: MetadataRequest, version: int) -> MetadataResponse:
+        asked.set()
+        silent.wait()
+        return cluster.metadata(request, version)
+
+    async def start() -> None:
+        limit_ms = 10_000 * WITHIN_S
+        consumer = AsyncConsumer(
+            cluster.bootstrap_servers, "a", default_api_timeout_ms=limit_ms, request_timeout_ms=limit_ms
+        )
+        starting = asyncio.create_task(consumer.start())
+        assert await asyncio.to_thread(asked.wait, WITHIN_S)
+        await consumer.close() if ends == "close" else starting.cancel()
+        with pytest.raises(ConsumerClosedError if ends == "close" else asyncio.CancelledError):
+            await starting
+
+    cluster[1].on(MetadataRequest, answer)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(asyncio.run, start())
+        try:
+            ended.result(WITHIN_S)
+        finally:
+            silent.set()
 
 
 def test_a_seek_that_is_cancelled_moves_nothing_later() -> None:
