@@ -56,8 +56,7 @@ class Backlog:
 
     def without(self, unknown: Collection[TopicPartition]) -> Self:
         """This one without new partitions of which nothing shows where they begin: their turn comes."""
-        latest = {tp: offset for tp, offset in self.ends.latest.items() if tp not in unknown}
-        return self.of(self.start, replace(self.ends, latest=latest))
+        return self.of(self.start, self.ends.without(unknown))
 
     @property
     def is_empty(self) -> bool:

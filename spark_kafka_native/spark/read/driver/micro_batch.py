@@ -189,6 +189,10 @@ class LogEnds:
             if self.latest.get(tp, offset) < offset
         }
 
+    def without(self, left_out: Container[TopicPartition]) -> LogEnds:
+        """These ends without those of some partitions."""
+        return replace(self, latest={tp: at for tp, at in self.latest.items() if tp not in left_out})
+
     def _same_topics(self, start: StreamOffset) -> Positions:
         start = start.back_in(self.latest, self.topic_ids)
         others = {name for name, topic_id in self.topic_ids.items() if start.is_other_topic(name, topic_id)}

@@ -117,6 +117,8 @@ class StreamPlanner:
             self._report(backlog.batch.losses_of_added(beginnings))
         elif unknown := {tp for tp in backlog.batch.added if tp not in beginnings}:
             backlog = backlog.without(unknown)
+            if self._target is not None:
+                self._target = self._target.without(unknown)
             if backlog.is_empty or not backlog.ends.latest:
                 return None
         sizes = SizeEstimate()
@@ -148,6 +150,8 @@ class StreamPlanner:
         known = {tp: end.added[tp] for tp in batch.added if tp in end.added}
         earliest = known | self._logs.find_beginnings([tp for tp in batch.added if tp not in known])
         self._report(batch.losses_of_added(earliest))
+        # The end of the batch counts them as read: its tasks look for the records once more.
+        earliest = dict.fromkeys(batch.added, 0) | earliest
         ranges = batch.ranges(earliest)
         # Not by leader: leaders move, and a sink that writes exactly once needs the same rows in each task.
         tasks = form_tasks(ranges, self._options.read.task_limits, {})
