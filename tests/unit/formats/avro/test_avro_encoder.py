@@ -267,6 +267,17 @@ def test_a_derived_schema_is_that_of_to_avro() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("precision", range(1, 39))
+def test_a_derived_schema_has_room_for_the_largest_decimals(precision: int) -> None:
+    avro, kind = load_format("avro"), pa.struct([("a", pa.decimal128(precision, 0))])
+    values = [Decimal(sign + "9" * precision) for sign in ("", "-")]
+    rows = pa.array([{"a": value} for value in values], kind)
+    settings = avro.resolve_write(kind, {}).settings
+    payloads = avro.encoder(kind, settings).encode(rows)
+    schema = json.loads(settings["schema"])
+    assert [read(payload, schema)["a"] for payload in payloads.to_pylist()] == values
+
+
 @pytest.mark.parametrize("kind", [pa.uint64(), pa.duration("us"), pa.map_(pa.int32(), pa.int32())])
 def test_types_that_avro_lacks_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(FormatError, match=r"is .*, for which Avro has no type|keys of a map"):

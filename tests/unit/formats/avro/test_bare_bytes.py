@@ -11,6 +11,9 @@ import pytest
 
 from spark_kafka_native.formats.avro import avro_format
 from spark_kafka_native.formats.avro.avro_format import AvroFormat
+from spark_kafka_native.formats.avro.bare_bytes import reads_bare_bytes
+from spark_kafka_native.formats.avro.decoder import AvroDecoder
+from spark_kafka_native.formats.avro.schema import parse_schema
 from spark_kafka_native.formats.registry import RegisteredSchema, frame_id
 
 LENGTHS = [0, 1, 63, 64, 8_191, 8_192, 1 << 20]
@@ -49,6 +52,18 @@ def test_they_have_no_length_before_them(monkeypatch: pytest.MonkeyPatch) -> Non
     encoded = AvroFormat().encoder(pa.binary(), written.settings).encode(pa.array(rows, pa.binary()).slice(1))
     encoded.validate(full=True)
     assert encoded.to_pylist() == payloads.to_pylist()[1:]
+
+
+@pytest.mark.parametrize("start", [1, 3, 8, 9])
+def test_payloads_of_a_slice_keep_their_nulls(start: int) -> None:
+    """A decoder takes any array, also one that begins in the middle of its memory."""
+    written = parse_schema('"bytes"')
+    decoder = reads_bare_bytes(written, AvroDecoder(written, written, pa.binary()))
+    rows = [None if row % 3 == 0 else b"%d" % row for row in range(20)]
+    decoded = decoder.decode(pa.array(rows, pa.binary()).slice(start))
+    decoded.array.validate(full=True)
+    assert decoded.array.to_pylist() == rows[start:]
+    assert not decoded.bad.rows
 
 
 def test_decimals_have_none_either(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,10 @@ class ManyNamed(Struct):
     many: list[Named]
 
 
+class PerhapsMany(Struct):
+    many: list[Inner] | None
+
+
 class Gone(Struct):
     always: Int8
     old: Int8 = field(until=2, default=0)
@@ -257,6 +261,13 @@ class TestValues:
     ) -> None:
         with pytest.raises(ValueError, match=f"{word} must not be null"):
             write(value, flexible=flexible)
+
+    @pytest.mark.parametrize("flexible", [False, True])
+    @pytest.mark.parametrize("value", [None, [], [Inner(number=3)]])
+    def test_an_empty_array_is_not_null(self, value: list[Inner] | None, flexible: bool) -> None:
+        """In a heartbeat (KIP-848) null says that the partitions are the same as before."""
+        written = write(PerhapsMany(many=value), flexible=flexible)
+        assert read(PerhapsMany, written, flexible=flexible) == PerhapsMany(many=value)
 
     def test_a_string_too_long(self) -> None:
         with pytest.raises(ValueError, match="a string of 32768 bytes is longer than 32767"):
