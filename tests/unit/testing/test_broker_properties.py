@@ -68,7 +68,13 @@ def test_tls_listeners_need_certificates(tmp_path):
     )
     assert made["listener.name.ssl.ssl.keystore.location"] == str(certificates.server)
     assert made["listener.name.ssl.ssl.client.auth"] == "required"
-    assert b"BEGIN PRIVATE KEY" in certificates.server.read_bytes()  # PKCS#8: Kafka reads no other
+
+
+@pytest.mark.parametrize("name", ["server", "client", "client_key"])
+def test_private_keys_are_in_the_only_form_that_java_reads(tmp_path, name):
+    """PKCS#8."""
+    certificates = write_certificates(tmp_path, "127.0.0.1", "localhost")
+    assert b"BEGIN PRIVATE KEY" in getattr(certificates, name).read_bytes()
 
 
 def test_scram_records():
