@@ -9,7 +9,7 @@ import json
 import os
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -434,6 +434,24 @@ def test_a_lock_file_that_is_removed_while_it_is_waited_for_is_made_again(
         pytest.raises(DeadlineExceededError, match=r"has .* locked"),
     ):
         shared_login_module._locked(file, 0)
+
+
+def test_a_lock_file_that_another_process_has_made_again_is_its_own(
+    session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the one before is waited for: two processes with a lock would create a token each."""
+    file, flock = session / "pykafka-token-x-lock", fcntl.flock
+    with ExitStack() as stack:
+
+        def late(opened: Any, how: int) -> None:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            flock(opened, how)
+            file.unlink()
+            stack.enter_context(shared_login_module._locked(file, 0))
+
+        monkeypatch.setattr(fcntl, "flock", late)
+        with pytest.raises(DeadlineExceededError, match=r"has .* locked"):
+            stack.enter_context(shared_login_module._locked(file, 0))
 
 
 @pytest.mark.parametrize("hours", [None, 13])

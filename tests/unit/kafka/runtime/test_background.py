@@ -67,6 +67,18 @@ def test_there_is_one_of_a_kind_at_a_time(background: Background) -> None:
     assert done == ["other", True, "again"]
 
 
+def test_all_that_has_ended_is_passed_on_at_once(background: Background) -> None:
+    """The wakeup was set for all of it and is cleared."""
+    told: list[int] = []
+    for key in range(3):
+        background.start(key, lambda key=key: key, told.append)
+    for thread in [one for one in threading.enumerate() if one.name.startswith("kafka-fetch-")]:
+        thread.join(60)
+    background.settle()
+    assert sorted(told) == [0, 1, 2]
+    assert background.wakeup is None
+
+
 def test_the_loop_is_woken_by_what_it_waits_with(background: Background) -> None:
     assert background.wakeup is None  # nothing would set it
     assert background.max_wait_ms == float("inf")

@@ -80,6 +80,8 @@ class ScriptedLibrary(types.ModuleType):
                 library.targets.append(given["name"])
                 self.flags = given["flags"]
                 self.complete = False
+                credentials = given.get("creds")
+                self.initiator = "default@EXAMPLE.COM" if credentials is None else str(credentials.name)
 
             @property
             def actual_flags(self) -> int:
@@ -89,7 +91,7 @@ class ScriptedLibrary(types.ModuleType):
             @property
             def initiator_name(self) -> str:
                 self.inquire()
-                return "alice@EXAMPLE.COM"
+                return self.initiator
 
             def inquire(self) -> None:
                 if library.inquire_error is not None:
@@ -285,6 +287,27 @@ def test_the_whole_exchange_through_the_adapter(library: ScriptedLibrary, securi
     assert mechanism.step(b"broker") == b""
     assert mechanism.step(b"\x01\0\0\0") == b"\x01\0\0\0alice@EXAMPLE.COM"
     assert mechanism.step(b"") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "user"),
+    [
+        ('useKeyTab=true keyTab="{}/app.keytab" principal="alice@EXAMPLE.COM"', b"alice@EXAMPLE.COM"),
+        ('useTicketCache=true ticketCache="{}/cc"', b"cached@EXAMPLE.COM"),
+    ],
+    ids=["keytab", "ticket cache"],
+)
+def test_a_broker_sees_the_user_of_the_login(
+    library: ScriptedLibrary, tmp_path: Path, options: str, user: bytes
+) -> None:
+    """Without its credential a context has the user of the default ticket cache."""
+    (tmp_path / "app.keytab").write_bytes(b"\x05\x02" + entry("alice"))
+    module = "com.sun.security.auth.module.Krb5LoginModule"
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
+    jaas = {"sasl.jaas.config": f"{module} required {options.format(tmp_path)};"}
+    mechanism = begin(SecurityConfig.from_properties(given | jaas))
+    mechanism.step(b"broker")
+    assert mechanism.step(b"\x01\0\0\0") == b"\x01\0\0\0" + user
 
 
 def test_a_ticket_that_ends_between_two_messages(library: ScriptedLibrary, security: SecurityConfig) -> None:
