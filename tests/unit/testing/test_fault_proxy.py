@@ -313,6 +313,27 @@ def test_the_same_seed_and_the_same_trace_give_the_same_faults(
         assert run(proxy) == seen[0]
 
 
+def test_a_fault_of_one_connection_is_replayed_on_that_one_alone(broker: ScriptedBroker) -> None:
+    with FaultProxy(broker.address) as proxy:
+        proxy.add(FaultRule(api="EndTxn", client_id="second", fault=faults.DropReply()))
+        with (
+            closing(Client(proxy.bootstrap_servers)) as first,
+            closing(Client(proxy.bootstrap_servers, "second")) as second,
+        ):
+            assert first.ask(END, 5) == DONE
+            second.send(END, 5)
+            assert second.frame() == b""
+        (fell,) = proxy.trace
+    assert (fell.broker_index, fell.connection, fell.ordinal) == (0, 1, 0)
+    with FaultProxy(broker.address, replay=[fell]) as proxy:
+        seen = []
+        for _ in range(3):
+            with closing(Client(proxy.bootstrap_servers)) as client:
+                client.send(END, 5)
+                seen.append(client.frame() != b"")
+        assert seen == [True, False, True]
+
+
 def test_a_trace_without_faults_is_replayed_without_faults(broker: ScriptedBroker) -> None:
     with FaultProxy(broker.address, replay=[]) as proxy:
         proxy.add(FaultRule(fault=faults.Reset()))

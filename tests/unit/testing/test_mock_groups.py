@@ -138,6 +138,31 @@ def test_a_generation_of_two(one: Member, two: Member) -> None:
     assert two.heartbeat() == two.commit() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize(
+    ("session_ms", "code"),
+    [(LONG_MS, ErrorCode.REBALANCE_IN_PROGRESS), (SHORT_MS, ErrorCode.UNKNOWN_MEMBER_ID)],
+    ids=["rebalance", "session is over"],
+)
+def test_a_follower_has_no_assignment_of_a_generation_that_ends_while_it_waits(
+    broker: MockBroker, one: Member, session_ms: int, code: ErrorCode
+) -> None:
+    with closing(Member(broker, session_ms)) as follower:
+        one.join()
+        thread, _ = follower.later()
+        while one.heartbeat() == ErrorCode.NONE:
+            pass
+        assert one.join()["leader"] == one.member_id
+        thread.join(WITHIN_S)
+        told: list[dict[str, Any]] = []
+        waiting = threading.Thread(target=lambda: told.append(follower.sync()), daemon=True)
+        waiting.start()
+        broker.wait_for("SyncGroup")
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            assert one.ask("LeaveGroup", 2)["error_code"] == ErrorCode.NONE
+        waiting.join(WITHIN_S)
+        assert [(answer["error_code"], answer["assignment"]) for answer in told] == [(code, b"")]
+
+
 def test_who_shares_no_protocol_stays_outside(one: Member, two: Member) -> None:
     one.join("range")
     assert two.join("sticky")["error_code"] == ErrorCode.INCONSISTENT_GROUP_PROTOCOL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -216,6 +217,14 @@ def test_a_fetch_waits_for_records_but_not_with_an_error(broker: MockBroker, pee
     broker.append("a", [b"1"])
     waiting.join(120)
     assert sizes(found[0]) == [len(broker.batches("a")[0])]
+
+
+def test_a_fetch_without_records_is_answered_when_its_wait_is_over(peer: Peer) -> None:
+    wait_ms = 200
+    began = time.monotonic()
+    (found,) = fetch(peer, 0, max_wait_ms=wait_ms)
+    assert (time.monotonic() - began) * 1000 >= wait_ms
+    assert (found["error_code"], found["records"]) == (ErrorCode.NONE, b"")
 
 
 def test_a_log_that_was_cut_says_where_it_parts_from_the_one_that_was_read(
