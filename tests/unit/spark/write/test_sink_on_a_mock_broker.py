@@ -18,13 +18,14 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_kafka_native.kafka.cluster.router import Router, router_for
-from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError, NetworkError
 from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionAbortableError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
-from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.kafka.runtime.deadline import Deadline, Timeout
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write import marker_store
@@ -272,6 +273,23 @@ def test_a_batch_that_was_partly_committed_is_refused_with_fewer_tasks(
         sink.commit([whole], 0)
     abort_transactions([whole], sink.options)
     assert (sink.seen(), sink.open()) == (values_of(0, 1), [])
+
+
+@pytest.mark.parametrize("code", ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "PRODUCER_FENCED"])
+def test_a_batch_with_fewer_tasks_is_not_committed_while_a_task_can_not_be_taken_over(
+    sink: Sink, broker: MockBroker, code: str
+) -> None:
+    """It is not known if the rows of that task are committed: they would be written twice."""
+    refuse_commit(broker, "pykafka-q-0")
+    with pytest.raises(WriteCommitFailedError):
+        sink.commit(sink.run_tasks(0), 0)
+    whole = sink.run_task(0, 0, values_in(0))
+    broker.on("InitProducerId", when=lambda one: one.fields["transactional_id"] == "pykafka-q-1").fail(code)
+    with pytest.raises(WriteCommitFailedError, match=f"micro-batch 0: .* has committed nothing: .*{code}"):
+        sink.commit([whole], 0)
+    assert (sink.seen(), sink.open()) == (values_of(0, 1), ["pykafka-q-0"])
+    with pytest.raises(ReplayError, match="it had 2, of which pykafka-q-1 is committed"):
+        sink.commit([whole], 0)
 
 
 def test_an_abort_ends_the_transactions_of_all_tasks(sink: Sink) -> None:
@@ -684,6 +702,31 @@ def test_a_write_goes_on_only_when_others_see_its_last_commits(
     assert steps()[first : first + 2] == ["nightly", "look"]
     assert sorted(steps()[first + 2 : -2]) == ["nightly/0", "nightly/1"]
     assert steps()[-2:] == ["nightly", "look"]
+
+
+@pytest.mark.parametrize("error", [DeadlineExceededError, NetworkError])
+def test_a_write_is_complete_though_that_can_not_be_noted(
+    nightly: Sink, monkeypatch: pytest.MonkeyPatch, error: type[KafkaError]
+) -> None:
+    """Its rows are visible: under another name its user would write them twice."""
+    parts = [values_of(0, 0), values_of(0, 1)]
+    commit, calls = TransactionalProducer.commit, []
+
+    def silent_from_the_second_on(producer: TransactionalProducer, timeout: Timeout = None) -> None:
+        calls.append(nightly.seen())
+        if len(calls) > 1:
+            raise error("the coordinator is silent")
+        commit(producer, timeout)
+
+    run, messages = nightly.named(parts)
+    with monkeypatch.context() as patch:
+        patch.setattr(TransactionalProducer, "commit", silent_from_the_second_on)
+        commit_resumable(run, messages, nightly.options)
+    assert calls == [[], values_in(0)]
+    run, messages = nightly.named(parts)
+    assert [one.skipped for one in messages] == [2, 2]
+    commit_resumable(run, messages, nightly.options)
+    assert (nightly.seen(), nightly.open()) == (values_in(0), [])
 
 
 def test_all_transactions_of_a_write_share_the_time_of_its_commit(
