@@ -153,14 +153,14 @@ def test_a_follower_has_no_assignment_of_a_generation_that_ends_while_it_waits(
             pass
         assert one.join()["leader"] == one.member_id
         thread.join(WITHIN_S)
-        told: list[dict[str, Any]] = []
-        waiting = threading.Thread(target=lambda: told.append(follower.sync()), daemon=True)
+        answers: list[dict[str, Any]] = []
+        waiting = threading.Thread(target=lambda: answers.append(follower.sync()), daemon=True)
         waiting.start()
         broker.wait_for("SyncGroup")
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             assert one.ask("LeaveGroup", 2)["error_code"] == ErrorCode.NONE
         waiting.join(WITHIN_S)
-        assert [(answer["error_code"], answer["assignment"]) for answer in told] == [(code, b"")]
+        assert [(answer["error_code"], answer["assignment"]) for answer in answers] == [(code, b"")]
 
 
 def test_who_shares_no_protocol_stays_outside(one: Member, two: Member) -> None:

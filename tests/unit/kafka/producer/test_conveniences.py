@@ -134,9 +134,9 @@ def test_offsets_tell_how_far_brokers_have_acknowledged(
     for partition, count in enumerate(counts):
         producer.send_many("t", ["x"] * count, partition=partition)
     producer.flush(60)
-    told = producer.offset()
-    assert told.sum == sum(counts)
-    assert told.partitions == {TP: counts[0], TopicPartition("t", 1): counts[1]}
+    found = producer.offset()
+    assert found.sum == sum(counts)
+    assert found.partitions == {TP: counts[0], TopicPartition("t", 1): counts[1]}
 
 
 def test_a_function_chooses_for_each_record(

@@ -69,13 +69,13 @@ def test_there_is_one_of_a_kind_at_a_time(background: Background) -> None:
 
 def test_all_that_has_ended_is_passed_on_at_once(background: Background) -> None:
     """The wakeup was set for all of it and is cleared."""
-    told: list[int] = []
+    outcomes: list[int] = []
     for key in range(3):
-        background.start(key, lambda key=key: key, told.append)
+        background.start(key, lambda key=key: key, outcomes.append)
     for thread in [one for one in threading.enumerate() if one.name.startswith("kafka-fetch-")]:
         thread.join(60)
     background.settle()
-    assert sorted(told) == [0, 1, 2]
+    assert sorted(outcomes) == [0, 1, 2]
     assert background.wakeup is None
 
 
