@@ -234,6 +234,15 @@ def test_lines_of_another_length_are_bad_and_keep_what_fits() -> None:
     }
 
 
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64()], ids=str)
+def test_an_integer_that_its_type_can_not_hold_spoils_its_own_row_only(kind: pa.DataType) -> None:
+    end = 2 ** (kind.bit_width - 1)
+    rows, bad = decode(pa.struct([("a", kind)]), *(b"%d" % n for n in (end - 1, end, -end, -end - 1)))
+    assert [row["a"] for row in rows] == [end - 1, None, -end, None]
+    said = f"`a` is not an integer of {kind.bit_width} bits"
+    assert bad == {1: f"{said}: {end}", 3: f"{said}: {-end - 1}"}
+
+
 def test_a_line_of_many_values_costs_no_more_than_the_schema_asks_for() -> None:
     _, bad = decode(TWO, b"," * 5_000_000)
     assert bad == {0: "the line has more values, and the schema 2"}

@@ -95,8 +95,17 @@ def test_a_reference_within_another_document_is_to_that_document() -> None:
     assert kind.field("a").type == pa.int64()
 
 
-def test_objects_in_a_circle_end_in_their_text() -> None:
-    node = {"type": "object", "properties": {"next": {"$ref": "#"}, "v": {"type": "integer"}}}
+@pytest.mark.parametrize(
+    "following",
+    [
+        {"$ref": "#"},
+        {"oneOf": [{"type": "null"}, {"$ref": "#"}]},
+        {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+    ],
+    ids=["always", "or null", "any of"],
+)
+def test_objects_in_a_circle_end_in_their_text(following: Any) -> None:
+    node = {"type": "object", "properties": {"next": following, "v": {"type": "integer"}}}
     inner = pa.struct([("next", pa.string()), ("v", pa.int64())])
     assert type_of_json_schema(json.dumps(node)) == pa.struct([("next", inner), ("v", pa.int64())])
 

@@ -210,6 +210,14 @@ def test_schemas_in_headers_of_records() -> None:
     assert decoded.array.to_pylist() == ["1:a", "2:b", None]
 
 
+@pytest.mark.parametrize("row", [frame_id(2) + b"b", None])
+def test_a_null_without_a_header_is_no_bad_row_among_those_with_one(row: bytes | None) -> None:
+    """A tombstone has no schema, and so no header that names one."""
+    decoded = decoder().decode(binary(b"a", None, row), binary(frame_id(1), None, None))
+    assert decoded.array.to_pylist() == ["1:a", None, None if row is None else "2:b"]
+    assert decoded.bad.rows == ()
+
+
 def test_a_second_schema_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
