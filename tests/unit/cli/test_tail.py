@@ -101,6 +101,21 @@ def test_what_has_a_leader_is_shown_and_the_rest_named(
         assert rows == [{"topic": "two", "partition": 0, "offset": 1}]
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"), [(["offsets"], b"two\t0\t0\t1\t1\n"), (["tail"], b"0\n")], ids=["offsets", "tail"]
+)
+def test_the_first_partition_can_be_chosen(
+    two_partitions: ScriptedCluster,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    command: list[str],
+    shown: bytes,
+) -> None:
+    """The other one, which has no leader, is not asked for."""
+    assert main([*command, "two", "-p", "0", "-b", two_partitions.bootstrap_servers]) == 0
+    found = capfdbinary.readouterr()
+    assert (found.out, b"two-1" in found.err) == (shown, False)
+
+
 def test_no_records_are_deleted_where_a_partition_does_not_answer(
     two_partitions: ScriptedCluster, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

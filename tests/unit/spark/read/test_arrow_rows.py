@@ -124,18 +124,19 @@ def test_a_wrong_schema_says_what_is_allowed(schema, why):
         RowSchema.from_schema(schema)
 
 
-def headers_of(*, element=True, key=True, value=True):
+def headers_of(*, name="headers", element=True, key=True, value=True):
     pair = StructType().add("key", "string", key).add("value", "binary", value)
-    return StructType().add("headers", ArrayType(pair, element))
+    return StructType().add(name, ArrayType(pair, element))
 
 
-def test_a_header_value_must_be_nullable_as_spark_would_believe_that_it_is_never_null():
+@pytest.mark.parametrize("name", ["headers", "Headers"])
+def test_a_header_value_must_be_nullable_as_spark_would_believe_that_it_is_never_null(name):
     with pytest.raises(
-        ConfigError, match=r"Column `headers`: the value of a header can be null, so the schema"
+        ConfigError, match=f"Column `{name}`: the value of a header can be null, so the schema"
     ):
-        RowSchema.from_schema(headers_of(value=False))
+        RowSchema.from_schema(headers_of(name=name, value=False))
     # Neither a header nor its key is ever null.
-    batch = layout_of(headers_of(element=False, key=False)).to_record_batch(records(), TP)
+    batch = layout_of(headers_of(name=name, element=False, key=False)).to_record_batch(records(), TP)
     batch.validate(full=True)
     assert batch.column(0).to_pylist()[1] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
 
