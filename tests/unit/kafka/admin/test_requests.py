@@ -237,6 +237,14 @@ def test_an_election_is_unclean_only_on_request(
     assert topics == ([] if wanted is None else [("a", [0, 1])])
 
 
+@pytest.mark.parametrize("unclean", [False, True])
+def test_an_election_in_no_partition_is_none_in_all(
+    cluster: ScriptedCluster, admin: Admin, unclean: bool
+) -> None:
+    assert admin.elect_leaders([], unclean=unclean) == set()
+    assert asked(cluster, ElectLeadersRequest) == []
+
+
 def test_a_refusal_for_good_is_raised_though_another_partition_is_to_be_asked_again(
     cluster: ScriptedCluster, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,6 +274,25 @@ def test_a_failure_of_an_answer_says_where(world: World) -> None:
         round_of(run)
 
 
+def test_a_partition_that_waits_for_the_probe_of_another_loses_no_time(world: World) -> None:
+    """It has failed before, and a broker is asked for a probe alone."""
+    run = start(world, ONE, TWO, poll_timeout_ms=1_000)
+    run.state(ONE).position.probe(20)
+    run.state(TWO).stall(NetworkError("lost"), 0.0, 0.0)
+    world.clock.elapsed_s = 0.75
+    round_of(run)
+    [probe] = world.brokers[1].requests
+    assert asked(probe) == {0: 10}
+    probe.answer = told(p0=records(20))
+    world.clock.elapsed_s = 1.5
+    round_of(run)
+    assert run.state(TWO).error is None
+    assert asked(world.brokers[1].requests[-1]) == {1: 10}
+    world.clock.elapsed_s = 1.875
+    with pytest.raises(DeadlineExceededError, match="cannot fetch t-1 at offset 10"):
+        round_of(run)
+
+
 @pytest.mark.parametrize("meanwhile", ["seek", "pause"])
 def test_a_probe_that_is_forgotten_hands_out_none_of_its_uncommitted_records(
     world: World, meanwhile: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
@@ -24,6 +26,7 @@ from spark_kafka_native.kafka.protocol.api.group_membership import (
 )
 from spark_kafka_native.kafka.protocol.consumer_protocol import ConsumerProtocolSubscription, read_versioned
 from spark_kafka_native.kafka.runtime.retry import Backoff
+from spark_kafka_native.testing import MockBroker
 
 WITHIN_S = 120
 
@@ -101,6 +104,22 @@ def test_a_member_that_ends_while_it_connects_does_not_join() -> None:
         member.thread.join(WITHIN_S)
         router.close()
         assert cluster[1].requests(JoinGroupRequest) == []
+
+
+@pytest.mark.parametrize(("last_line", "code"), [("", 0), ("1 / 0", 1)], ids=["ends", "fails"])
+def test_a_program_ends_though_its_consumer_is_not_closed(last_line: str, code: int) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["1"])
+        script = (
+            "from spark_kafka_native.kafka import GroupConsumer\n"
+            f"consumer = GroupConsumer({broker.bootstrap_servers!r}, 'a', group='g')\n"
+            "print(consumer.fetch_record().value)\n"
+            f"{last_line}\n"
+        )
+        command = [sys.executable, "-c", script]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S)
+    assert (ended.stdout, ended.returncode) == ("b'1'\n", code), ended.stderr
 
 
 def test_a_pattern_matches_no_internal_topic_and_none_that_can_not_be_read() -> None:
