@@ -6,11 +6,14 @@ import pytest
 from spark_kafka_native.testing import JavaUnavailableError, find_java, run_java
 
 
-def fake_java(folder: Path, says: str, code: int = 0) -> Path:
-    """A program that says what a Java of another kind says: this machine has only one."""
+def fake_java(folder: Path, says: str, code: int = 0, program: str = "") -> Path:
+    """A program that says what a Java of another kind says: this machine has only one. ``program``: the
+    command of the shell that it is instead, unless it is asked for its version.
+    """
     executable = folder / "bin" / "java"
     executable.parent.mkdir()
-    executable.write_text(f"#!/bin/sh\ncat >&2 <<'EOF'\n{says}\nEOF\nexit {code}\n")
+    instead = f'[ "$1" = -version ] || {program}\n' if program else ""
+    executable.write_text(f"#!/bin/sh\n{instead}cat >&2 <<'EOF'\n{says}\nEOF\nexit {code}\n")
     executable.chmod(0o755)
     return executable
 
@@ -72,6 +75,13 @@ def test_run_java_has_kafkas_classes():
     assert (
         run_java(source, "of 21:", input_text="21") == "of 21: -973932308"
     )  # the number of Kafka's own UtilsTest
+
+
+def test_run_java_ends_a_program_that_takes_too_long(tmp_path, monkeypatch):
+    fake_java(tmp_path, 'openjdk version "21.0.1"', program="exec sleep 60")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_java("class Endless {}", classpath=[], timeout_s=0.1)
 
 
 def test_run_java_tells_why_it_failed():

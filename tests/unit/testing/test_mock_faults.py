@@ -250,6 +250,19 @@ def test_a_broker_dies_before_the_cluster_notices() -> None:
             assert peer.ask("ListGroups", {}, 4)["error_code"] == 0
 
 
+@pytest.mark.parametrize(
+    ("api", "version", "key"), [("Metadata", 9, "node_id"), ("DescribeCluster", 1, "broker_id")]
+)
+def test_a_broker_that_is_stopped_is_not_in_the_cluster(api: str, version: int, key: str) -> None:
+    with MockBroker(3) as brokers:
+        third = brokers.bootstrap_servers.split(",")[2]
+        with closing(Peer(third)) as peer:
+            for change, running in ((brokers.stop, [2, 3]), (brokers.start, [1, 2, 3])):
+                change(1)
+                fields = {"topics": []} if api == "Metadata" else {}
+                assert [one[key] for one in peer.ask(api, fields, version)["brokers"]] == running
+
+
 def test_a_broker_refuses_new_connections_and_keeps_the_old(broker: MockBroker, peer: Peer) -> None:
     peer.ask("ListGroups", {}, 4)
     broker.refuse(1)
