@@ -652,16 +652,22 @@ class Commits:
         return wanted
 
     def for_transaction(
-        self, records: Iterable[Record], offsets: Offsets | None
+        self, records: Iterable[Record], offsets: Offsets | None, in_work: Offsets | None = None
     ) -> dict[TopicPartition, int]:
         """As `wanted`, for a transaction that commits them. Raises `CommitFailedError` once if a partition
-        was taken away after some of its records were handed out and not committed.
+        was taken away after some of its records were handed out and not committed; and, without records or
+        offsets, for records ``in_work``: the transaction may contain their results, or not.
         """
         if dropped := self.progress.take_dropped_uncommitted():
             raise CommitFailedError(
                 f"{partitions_named(dropped)} went to others after records were handed out here and not "
                 "committed, and they are read again. What was made of them must not count: abort the "
                 "transaction, call seek_to_committed(), and read on"
+            )
+        if not records and offsets is None and in_work:
+            raise CommitFailedError(
+                f"{partitions_named(in_work)}: another thread, which has read the last records, may be "
+                "working on them while this one closes the consumer; name the offsets to commit"
             )
         if not records and offsets is None and (lost := self.progress.uncommitted(self._cut_back)):
             # Without their offsets, the results of records that are left would count once more.

@@ -406,14 +406,15 @@ class GroupConsumer:
         the offset of the next record to read.
 
         Raises `CommitFailedError` as `commit`, and where the log was cut back before records that were handed
-        out and not committed. Also, once, if a partition was taken away after its records
+        out and not committed; in ``on_revoked``, without arguments, while another thread than the last read
+        closes the consumer. Also, once, if a partition was taken away after its records
         were handed out, and before they were committed or returned here: another member reads them again, and
         what this transaction made of them would count twice. The transaction must be aborted then. That does
         not move the consumer: the records of the transaction are handed out again only after
         `seek_to_committed`.
         """
         self._check_open()
-        return self._commits.for_transaction(records, offsets)
+        return self._commits.for_transaction(records, offsets, self._in_work())
 
     @closed_late
     def group_metadata(self) -> GroupMembership:

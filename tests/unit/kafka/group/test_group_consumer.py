@@ -556,6 +556,23 @@ def test_records_that_another_thread_has_read_are_done_only_if_a_commit_names_th
     assert found[-1:] == [{A0: done}]
 
 
+def test_a_transaction_names_the_records_that_another_thread_has_read(make: Make) -> None:
+    """Their results may be in it, or not."""
+    found: list[object] = []
+
+    def commit(consumer: GroupConsumer, _: object) -> None:
+        with pytest.raises(CommitFailedError, match=r"a-0: another thread, .* may be working on them"):
+            consumer.offsets_to_commit()
+        found.append(consumer.offsets_to_commit(offsets={A0: 2}))
+
+    consumer = make(A0, enable_auto_commit=False, on_revoked=commit)
+    prefetch(consumer, A0)
+    with ThreadPoolExecutor(1) as pool:
+        assert len(pool.submit(consumer.poll, 60).result()) == 3
+    consumer.close()
+    assert found == [{A0: 2}]
+
+
 def test_a_read_beside_close_in_another_thread_says_that_the_consumer_is_closed(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
