@@ -148,9 +148,10 @@ class BatchCompletion:
         if spilled:
             records = sum(entry.records for entry in spilled.values())
             self._stats.metrics.count(metric.SPILLED_RECORDS, records)
-        keeps, in_folder = self._spilling.keeps(cause), False
+        in_folder = False
         for batch in batches:
             entry = spilled.get(batch, batch.spilled)
+            keeps = self._spilling.keeps(cause, once_more=batch.spilled is not None)
             if entry is not None and keeps:
                 self._spilling.add(batch, entry)
                 in_folder = True
@@ -323,7 +324,7 @@ class Failures:
                 self._settle(queue, some, why, cause, retriable)
 
         taken_along: list[Batch] = []
-        if self._spilling.keeps(cause):
+        if self._spilling.keeps(cause, once_more=all(one.spilled is not None for one in batches)):
             # One may be given up before those in front of it, or between them: the folder has an order too.
             # Batches from the folder have their place in it.
             ahead = (b for b in queue.spillable(batches) if b.order < batches[-1].order)

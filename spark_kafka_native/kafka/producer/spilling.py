@@ -88,11 +88,18 @@ class Spilling:
         if self._folder is not None:
             self._folder.forget()
 
-    def keeps(self, cause: BaseException | None) -> bool:
-        """True if batches that are given up for ``cause`` go to the folder."""
+    def keeps(self, cause: BaseException | None, *, once_more: bool = False) -> bool:
+        """True if batches that are given up for ``cause`` go to the folder, or, ``once_more``, stay there to
+        be sent again by this producer.
+        """
         if self._folder is None or isinstance(cause, RecordError):
             return False
-        return not (isinstance(cause, BrokerError) and cause.error_code in _REFUSED_FOR_CONTENT)
+        error_code = cause.error_code if isinstance(cause, BrokerError) else None
+        # Damage on the way passes. Else it would hold up its partition for ever: brokers before 2.4 refuse
+        # records without keys in compacted topics with this code (KIP-467).
+        if once_more and error_code is ErrorCode.CORRUPT_MESSAGE:
+            return False
+        return error_code not in _REFUSED_FOR_CONTENT
 
     def keep(
         self, batches: list[Batch], reason: str, cause: BaseException | None, topic_id: UUID | None

@@ -217,7 +217,7 @@ class StreamPlanner:
 
     def _check_target(self, end: StreamOffset) -> None:
         if self._target is not None:
-            latest = self._logs.find_ends(end).latest
+            latest = self._logs.find_ends(end, self._held).latest
             read = {tp: at for tp, at in end.positions.items() if self._held.get(tp) != at}
             held = {tp: self._target.latest[tp] for tp in end.positions.keys() - read.keys()}
             check_available_now({**read, **held}, self._target.latest, latest)

@@ -100,6 +100,19 @@ def test_bytes_that_were_damaged_on_the_way_are_kept_and_sent_again(cluster, tmp
     assert cluster.values(TP) == [b"0"]
 
 
+def test_bytes_that_are_refused_as_corrupt_from_the_folder_too_hold_up_no_other(cluster, tmp_path, caplog):
+    """An old broker says so of a record without a key in a compacted topic."""
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=300) as producer:
+        cluster.script(TP, *[refused(ErrorCode.CORRUPT_MESSAGE)] * 10_000)
+        assert producer.send("t", value=b"0", partition=0).exception(60).spilled
+        eventually(lambda: [one for one in caplog.records if one.levelname == "ERROR"])
+        cluster.scripts.clear()
+        producer.send("t", value=b"1", partition=0)
+        eventually(lambda: cluster.values(TP) == [b"1"])
+    assert "only the next producer sends it again" in caplog.text
+    assert not is_empty(tmp_path)
+
+
 def test_records_are_told_once_however_often_it_is_tried(cluster, tmp_path):
     told = []
     producer = open_producer(
