@@ -292,10 +292,17 @@ class PartitionReader:
             return self._position(topic_partition, self.buffer.position(topic_partition))
 
     def positions(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `position`, of those that are being read: another thread may have closed it meanwhile."""
+        """As `position`, of those that are being read: another thread may have closed it meanwhile. Records
+        that a read of another thread has taken, and not returned yet, are not handed out.
+        """
         with self.lock:
             read = self.buffer.partitions()
-            return {tp: self._position(tp, self.buffer.position(tp)) for tp in topic_partitions if tp in read}
+            found = {
+                tp: self._position(tp, self.buffer.position(tp)) for tp in topic_partitions if tp in read
+            }
+            if self._undelivered is not None and self._read_by.get("thread") != threading.get_ident():
+                found |= {tp: min(found[tp], at.offset) for tp, at in self._begun.items() if tp in found}
+            return found
 
     def shown_position(self, topic_partition: TopicPartition) -> int:
         """As `position`, but without the lock, as `metrics`: within the records being handed out."""

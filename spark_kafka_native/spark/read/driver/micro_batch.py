@@ -122,7 +122,7 @@ class StreamOffset:
         back = {
             tp: offset
             for tp, offset in self.gone.items()
-            if tp in there and not self.is_other_topic(tp.topic, topic_ids.get(tp.topic))
+            if tp in there and topic_ids.get(tp.topic) == self.topic_ids.get(tp.topic)
         }
         if not back:
             return self

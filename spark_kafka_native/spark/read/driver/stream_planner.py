@@ -99,13 +99,17 @@ class StreamPlanner:
             self._report(batch.losses(has_group_id=self._options.read.has_group_id))
         backlog = Backlog.of(start, ends)
         self._report_held(backlog.held, ends)
+        admitted_at = self._admitted_at
         if limited and self._is_held_back(backlog):
             return start_json
         if backlog.is_empty:
             self._quiet_at = (start, ends)
             return start_json
         end = self._find_end(backlog, self._options.limits if limited else MicroBatchLimits())
-        return start_json if end is None else end.to_json()
+        if end is None:
+            self._admitted_at = admitted_at  # there is no batch yet that is not held back
+            return start_json
+        return end.to_json()
 
     def _find_end(self, backlog: Backlog, limits: MicroBatchLimits) -> StreamOffset | None:
         """Where the batch ends; None if nothing can be read after all. What `plan_end` needs to know is asked

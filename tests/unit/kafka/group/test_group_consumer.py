@@ -26,6 +26,7 @@ from support.group.parts import lose, parts_of
 from support.interrupts.signal_steps import interrupted_at
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
+from spark_kafka_native.kafka.consumer.typed_records import RecordTyping
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, ConsumerClosedError, KafkaError
 from spark_kafka_native.kafka.group import rebalance
@@ -554,6 +555,32 @@ def test_records_that_another_thread_has_read_are_done_only_if_a_commit_names_th
         assert len(pool.submit(consumer.poll, 60).result()) == 2
     ends(consumer)
     assert found[-1:] == [{A0: done}]
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_records_that_another_thread_is_about_to_get_are_not_done(
+    make: Make, monkeypatch: pytest.MonkeyPatch, automatic: bool
+) -> None:
+    """They are being decoded, and the read may still fail."""
+    consumer = make(A0, enable_auto_commit=automatic, on_revoked=lambda consumer, _: consumer.commit())
+    found = asked(consumer)
+    prefetch(consumer, A0)
+    decoding, closed = threading.Event(), threading.Event()
+    decode = RecordTyping.decode
+
+    def slow(typing: RecordTyping, fetched: FetchedRecords) -> Any:
+        decoding.set()
+        assert closed.wait(60)
+        return decode(typing, fetched)
+
+    monkeypatch.setattr(RecordTyping, "decode", slow)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(lambda: consumer.read(60, value_format="string"))
+        assert decoding.wait(60)
+        consumer.close()
+        closed.set()
+        reading.exception(60)
+    assert all(offsets.get(A0, 0) == 0 for offsets in found)
 
 
 def test_a_transaction_names_the_records_that_another_thread_has_read(make: Make) -> None:

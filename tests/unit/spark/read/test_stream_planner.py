@@ -230,7 +230,10 @@ def test_a_partition_that_was_missing_for_some_batches_is_read_on_where_it_was()
         start = through_checkpoint(planner_of(logs, failOnDataLoss="false").latest(start, limited=False))
     logs.latest, logs.ids = {T0: 12, U0: 5}, {"t": OLD, "u": NEW}
     lenient = planner_of(logs, failOnDataLoss="false")
-    assert lenient.latest(start, limited=False) is start  # nothing new
+    back = lenient.latest(start, limited=False)
+    assert ranges(lenient, start, back) == []  # nothing new; lag and commits count it again
+    assert StreamOffset.from_json(back).positions == {T0: 12, U0: 5}
+    assert lenient.latest(back, limited=False) is back
     logs.latest[U0] = 8
     for planner in (lenient, planner_of(logs)):  # its loss was accepted, and has proved to be none
         end = planner.latest(start, limited=False)
@@ -284,6 +287,25 @@ def test_a_new_partition_of_which_the_beginning_is_not_found_is_left_for_a_later
     assert lenient.latest(end, limited=True) is end  # an offset without a partition is no end of a batch
     logs.latest[T0], logs.find_beginnings = 9, found
     assert ranges(lenient, end, lenient.latest(end, limited=True)) == [("t", 1, 0, 3, OLD)]
+
+
+def test_an_end_without_ids_says_not_that_a_missing_topic_is_back():
+    """Spark's connector has planned it: the topic may be another one."""
+    start = StreamOffset(positions={T0: 9}, topic_ids={"t": OLD, "u": NEW}, gone={U0: 5}).to_json()
+    lenient = planner_of(Logs({}, {T0: 9, U0: 7}), failOnDataLoss="false")
+    assert ranges(lenient, start, {"t": {"0": 9}, "u": {"0": 7}}) == [("u", 0, 0, 7, None)]
+
+
+def test_a_batch_that_is_not_held_back_and_finds_nothing_does_not_use_up_the_delay():
+    logs, clock = Logs({}, {T0: 9, T1: 3}), Clock()
+    start = StreamOffset(positions={T0: 9}, topic_ids={"t": OLD}).to_json()
+    found, logs.find_beginnings = logs.find_beginnings, lambda _: {}
+    lenient = planner_of(
+        logs, clock, failOnDataLoss="false", minOffsetsPerTrigger="100", maxTriggerDelay="1m"
+    )
+    assert lenient.latest(start, limited=True) is start
+    logs.find_beginnings = found
+    assert ranges(lenient, start, lenient.latest(start, limited=True)) == [("t", 1, 0, 3, OLD)]
 
 
 def test_available_now_leaves_a_new_partition_of_which_the_beginning_is_not_found_for_the_next_run():
