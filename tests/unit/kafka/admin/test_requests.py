@@ -155,6 +155,24 @@ def test_the_broker_itself_alters_its_configs(
     assert len(cluster[node_id].requests(IncrementalAlterConfigsRequest)) == 5
 
 
+@pytest.mark.parametrize("resource", [ConfigResource.broker, ConfigResource.broker_loggers])
+def test_a_broker_with_the_id_0_is_asked_itself(
+    cluster: ScriptedCluster, admin: Admin, resource: Callable[[int], ConfigResource]
+) -> None:
+    def counted_from_0(request: MetadataRequest, version: int) -> MetadataResponse:
+        response = cluster.metadata(request, version)
+        return replace(response, brokers=[replace(one, node_id=one.node_id - 1) for one in response.brokers])
+
+    answer_all(cluster, MetadataRequest, counted_from_0)
+    answer_all(cluster, IncrementalAlterConfigsRequest, altered)
+    answer_all(cluster, DescribeConfigsRequest, DescribeConfigsResponse(throttle_time_ms=0, results=[]))
+    for _ in range(10):  # any broker would be asked at random
+        admin.alter_configs(resource(0), {"x": "y"})
+        admin.describe_configs(resource(0))
+    for request in (IncrementalAlterConfigsRequest, DescribeConfigsRequest):
+        assert len(cluster[1].requests(request)) == 10
+
+
 @pytest.mark.parametrize("validate_only", [False, True])
 def test_configs_are_altered_as_the_caller_says(
     cluster: ScriptedCluster, admin: Admin, validate_only: bool

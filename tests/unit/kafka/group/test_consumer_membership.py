@@ -195,6 +195,14 @@ def test_a_topic_without_a_name_is_looked_for_and_the_rest_is_read() -> None:
     assert membership.begin() == Change(assigned=frozenset({TopicPartition("b", 0)}))
 
 
+@pytest.mark.parametrize("instance", [None, "one"])
+def test_two_consumers_are_two_members_even_with_one_instance_id(instance: str | None) -> None:
+    """The coordinator takes two with the same member id for one, and does not refuse the second."""
+    first, second = asked(member(instance)), asked(member(instance))
+    assert first.instance_id == second.instance_id == instance
+    assert first.member_id != second.member_id
+
+
 @pytest.mark.parametrize(("instance", "epoch"), [(None, -1), ("one", -2)])
 def test_it_says_whether_it_means_to_come_back(instance: str | None, epoch: int) -> None:
     membership = member(instance)

@@ -48,6 +48,12 @@ def test_columns_are_records_one_by_one() -> None:
     assert [type(record.offset) for record in COLUMNS] == [int] * 4
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 2), (1, 3), (2, 4), (3, 4), (4, 4)])
+def test_a_slice_has_the_records_of_its_own_rows(start: int, stop: int) -> None:
+    """Rows before it have headers, too."""
+    assert list(COLUMNS.slice(start, stop)) == expected()[start:stop]
+
+
 def test_columns_that_are_not_there_have_their_defaults() -> None:
     assert list(RecordColumns(length=2)) == [Record("", -1, -1, None, None)] * 2
     assert list(RecordColumns(length=0)) == []
