@@ -96,6 +96,23 @@ def test_rows_that_failed_fail_the_task_although_later_ones_are_under_way():
         task.write(batch)
 
 
+def test_rows_that_failed_fail_the_task_however_many_batches_are_under_way():
+    producer = FakeProducer(*[False] * 1_000)
+    deliveries = list(producer.deliveries)
+    deliveries[0].first_failure = lambda: (2, DeliveryError(TP, 2, DeliveryStatus.NOT_PERSISTED, "no", False))
+
+    def flush():
+        for delivery in deliveries:
+            delivery.done = lambda: True
+
+    producer.flush = flush
+    task = write_rows.WriteTask(producer, None, COLUMNS, OPTIONS)
+    for _ in deliveries:
+        task.write(pa.record_batch({"value": ["a", "b", "c"]}))
+    with pytest.raises(write_rows.WriteFailedError, match=r"row 2 for topic t: .*not written: no"):
+        task.finish()
+
+
 def options_of(broker, **given):
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, **given}
     return WriteOptions.parse(OptionValues.parse(options, Scope.WRITE))

@@ -84,13 +84,14 @@ def test_a_dead_letter_has_the_room_that_its_topic_has_now(cluster):
         wait_until(is_whole)
 
 
-def test_a_limit_is_read_again_with_the_metadata(cluster):
-    with producing(cluster, client={"metadata.max.age.ms": 1_000}) as producer:
+def test_a_limit_is_read_again_with_the_metadata_each_time(cluster):
+    with producing(cluster, client={"metadata.max.age.ms": 500}) as producer:
         producer.send("t", b"1").result(60)
-        cluster.limits["t"] = 10_000
-        asked = len(cluster[1].requests(DescribeConfigsRequest))
-        wait_until(lambda: len(cluster[1].requests(DescribeConfigsRequest)) > asked)
-        wait_until(lambda: written(lambda: producer.send("t", LARGE, partition=0)))
+        for size in (5_000, 10_000):
+            cluster.limits["t"] = size + 1_000
+            asked = len(cluster[1].requests(DescribeConfigsRequest))
+            wait_until(lambda asked=asked: len(cluster[1].requests(DescribeConfigsRequest)) > asked)
+            wait_until(lambda size=size: written(lambda: producer.send("t", bytes(size), partition=0)))
 
 
 def test_records_that_fit_ask_for_nothing(cluster):

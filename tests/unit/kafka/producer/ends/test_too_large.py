@@ -114,6 +114,14 @@ def test_a_record_over_the_known_limit_is_refused_before_it_is_taken(cluster):
     assert cluster.values(TP) == numbers(1)
 
 
+@pytest.mark.parametrize("max_request_size", [None, 10_000])
+def test_the_limit_of_a_topic_counts_after_compression(cluster, max_request_size):
+    cluster.max_message_bytes = 2_000
+    with producing(cluster, max_request_size=max_request_size, compression_type="gzip") as producer:
+        producer.send("t", value=b"x" * 5_000, partition=0).result(60)
+    assert cluster.values(TP) == [b"x" * 5_000]
+
+
 def test_max_request_size_counts_before_compression(cluster):
     config = {"max_request_size": 2_000, "compression_type": "gzip"}
     with (
