@@ -164,6 +164,17 @@ def test_credentials_are_those_of_the_mechanism(
     assert (deleted["name"], deleted["mechanism"], last["upsertions"]) == ("alice", mechanism, [])
 
 
+@pytest.mark.parametrize(("options", "iterations"), [((), 8_192), (("--iterations", "16384"), 16_384)])
+def test_a_password_is_hashed_as_often_as_was_asked_for(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], iterations: int
+) -> None:
+    monkeypatch.setenv("A_PASSWORD", "geheim")
+    broker.on("AlterUserScramCredentials").reply({"results": [{"user": "alice"}]})
+    run(broker, "users", "set", "alice", "--password", "env:A_PASSWORD", *options)
+    (made,) = asked(broker, "AlterUserScramCredentials")["upsertions"]
+    assert made["iterations"] == iterations
+
+
 def test_a_group_moves_in_the_partitions_that_are_named(broker: MockBroker) -> None:
     run(broker, "reset", "g", "--to", "2", "-t", "orders", "--execute")
     run(broker, "reset", "g", "--to", "latest", "-t", "orders", "-p", "1", "--execute")
@@ -236,6 +247,18 @@ def test_the_transaction_that_is_named_is_aborted(broker: MockBroker) -> None:
     (marker,) = asked(broker, "WriteTxnMarkers")["markers"]
     assert (marker["producer_id"], marker["producer_epoch"], marker["transaction_result"]) == (72, 3, False)
     assert [(one["name"], one["partition_indexes"]) for one in marker["topics"]] == [("orders", [1])]
+
+
+def test_an_abort_at_an_offset_where_no_transaction_begins_fails(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    producers = [{"producer_id": 71, "producer_epoch": 3, "current_txn_start_offset": 1}]
+    there = [{"partition_index": 1, "active_producers": producers}]
+    broker.on("DescribeProducers").reply({"topics": [{"name": "orders", "partitions": there}]})
+    command = ("transactions", "abort", "orders", "-p", "1", "--start-offset", "2")
+    assert main([*command, "-b", broker.bootstrap_servers]) == 1
+    assert "error: no transaction is open in orders-1 that begins at offset 2" in capsys.readouterr().err
+    assert broker.asked("WriteTxnMarkers") == []
 
 
 @pytest.mark.parametrize(

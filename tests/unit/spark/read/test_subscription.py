@@ -63,6 +63,8 @@ def test_a_java_pattern_is_searched_for_in_the_name(pattern, topic, found):
         (r"\p{Greek}", "the character class Greek"),
         ("[a", "it ends too early"),
         ("a{,3}", "a repetition at 1 that is malformed"),
+        ("orders(?i)+x", "a repetition at 10 that is malformed or repeats nothing"),
+        ("a(?-i){2}", "a repetition at 6 that is malformed or repeats nothing"),
         ("a)", "the parenthesis at 1 closes nothing"),
         ("[z-a]", "the range before 4"),
         (r"\y", r"the escape \\y"),
