@@ -172,6 +172,14 @@ def test_offsets_by_place_and_time(broker: MockBroker) -> None:
     assert [record.value for record in broker.records("orders")] == VALUES[2:]
 
 
+def test_all_records_of_a_partition_can_be_deleted(broker: MockBroker) -> None:
+    broker.append("orders", VALUES)
+    broker.delete_records("orders", 0, len(VALUES))
+    assert broker.records("orders") == []
+    assert broker.append("orders", [b"next"]) == len(VALUES)
+    assert values(broker) == [b"next"]
+
+
 @pytest.mark.parametrize("version", range(ProduceRequest.versions[0], ProduceRequest.versions[1] + 1))
 def test_each_version_of_produce(version: int) -> None:
     with MockBroker(versions={"Produce": (version, version)}) as broker:
