@@ -259,6 +259,7 @@ class _StartingConsumer(Consumer):
     def __init__(self, start: _Start, args: tuple[Any, ...], settings: dict[str, Any]) -> None:
         self._asks_by = start.asks_by
         super().__init__(*args, **settings)
+        del self._asks_by  # a cycle: a consumer that the caller has dropped would wait for the collector
 
     def _new_router(self, client: ClientConfig) -> Router:
         router = super()._new_router(client)

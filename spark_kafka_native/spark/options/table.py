@@ -42,7 +42,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="assign",
         scope=_READS,
         values='`{"topicA":[0,1],"topicB":[2,4]}`',
-        sentence="The partitions to read; those of a topic that don't exist are left out.",
+        sentence="The partitions to read; those that a topic does not have are left out.",
     ),
     Option(
         name="startingOffsets",
