@@ -323,7 +323,7 @@ import resource, signal, sys
 sys.path[:0] = {paths!r}
 from spark_kafka_native.kafka import ClientConfig, Producer, ProducerConfig
 
-settings = dict(batch_records=1, linger_ms=0, delivery_timeout_ms=600)
+settings = dict(batch_records=1, linger_ms=0, delivery_timeout_ms=3_000)
 producer = Producer(
     ClientConfig.from_properties({properties!r}), ProducerConfig(spill_dir={folder!r}, **settings)
 )
