@@ -14,7 +14,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 from support.consumer.partition_reading import offsets_in
 
 from spark_kafka_native.kafka.consumer.async_consumer import AsyncConsumer
-from spark_kafka_native.kafka.errors import ConsumerClosedError, OffsetOutOfRangeError
+from spark_kafka_native.kafka.errors import ConsumerClosedError, KafkaError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.testing import MockBroker
@@ -107,6 +107,20 @@ def test_a_consumer_that_has_started_starts_no_other_one(cluster: ScriptedCluste
             assert (await anext(consumer)).offset == 0
             async with consumer:
                 assert (await anext(consumer)).offset == 1
+
+    asyncio.run(start())
+
+
+def test_a_start_that_failed_can_be_tried_again(cluster: ScriptedCluster) -> None:
+    async def start() -> None:
+        consumer = AsyncConsumer(
+            cluster.bootstrap_servers, "b", start="earliest", default_api_timeout_ms=1_000
+        )
+        with pytest.raises(KafkaError):
+            await consumer.start()
+        cluster.create("b")
+        async with consumer:
+            assert consumer.partitions == (TopicPartition("b", 0),)
 
     asyncio.run(start())
 
