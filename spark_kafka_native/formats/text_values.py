@@ -51,14 +51,13 @@ def decimal_parser(precision: int, scale: int) -> Callable[[str, re.Pattern[str]
 def round_to_float32(text: str, value: float) -> float:
     """``value``, which ``text`` is, with 32 bits: from the text, as Arrow does where it can; by way of a
     double it would be rounded twice."""
-    with np.errstate(over="ignore"):
-        rounded = float(np.float32(value))
-    if not math.isfinite(rounded):
-        return rounded
     try:
-        return float(pa.scalar(text, pa.string()).cast(pa.float32()).as_py())
-    except pa.ArrowInvalid:  # ``.5``
-        return rounded
+        if math.isfinite(value):
+            return float(pa.scalar(text, pa.string()).cast(pa.float32()).as_py())
+    except pa.ArrowInvalid:  # ``.5``, or beyond the largest
+        pass
+    with np.errstate(over="ignore"):
+        return float(np.float32(value))
 
 
 _TIMESTAMP: Final = re.compile(

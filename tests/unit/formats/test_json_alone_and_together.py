@@ -118,11 +118,21 @@ def test_depth_makes_no_difference(depth: int, opening: bytes, innermost: bytes,
     assert broken.bad.rows == (0,)
 
 
-def test_a_float_of_32_bits_is_rounded_once() -> None:
-    """By way of a double it would be the next one."""
-    kind = pa.struct([("g", pa.float32())])
-    payload = pa.array([b'{"g":1.00000017881393432617187499}'])
-    assert JsonRows(kind, dt.UTC).read(payload).array.to_pylist() == [{"g": 1.0000001192092896}]
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b"1.00000017881393432617187499", 1.0000001192092896),
+        (b"3.4028235677973365e38", 3.4028234663852886e38),
+        (b"-3.4028235677973365e38", -3.4028234663852886e38),
+        (b"3.4028236e38", float("inf")),
+    ],
+)
+def test_a_float_of_32_bits_is_rounded_once(text: bytes, value: float) -> None:
+    """By way of a double it would be the next one, or none that is finite."""
+    decoder = JsonFormat().decoder(pa.struct([("g", pa.float32())]), {})
+    payload = pa.array([b'{"g":%s}' % text])
+    assert JsonRows(decoder.type, dt.UTC).read(payload).array.to_pylist() == [{"g": value}]
+    assert decoder.read_together(payload).to_pylist() == [{"g": value}]
 
 
 @pytest.mark.parametrize("odd", [b"-NaN", b"Inf", b"-Inf"])
