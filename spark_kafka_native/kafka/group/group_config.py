@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..config.properties import INT32_MAX, property_field
+from ..config.properties import INT32_MAX, boolean, property_field, text
 from ..config.reader_config import OffsetReset, ReaderConfig
 from ..errors import ConfigError
 from .assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
@@ -46,24 +46,13 @@ def _strategy(text: str) -> tuple[str, ...]:
     return names
 
 
-def _boolean(text: str) -> bool:
-    try:
-        return {"true": True, "false": False}[text.strip().lower()]
-    except KeyError:
-        raise ValueError("must be true or false") from None
-
-
-def _text(text: str) -> str:
-    return text
-
-
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig(ReaderConfig):
     """The settings of a `GroupConsumer`. Names and defaults are Java's, except for ``auto.offset.reset``."""
 
-    group_id: str = property_field("group.id", "", _text)
+    group_id: str = property_field("group.id", "", text)
     """The group. Required."""
-    group_instance_id: str | None = property_field("group.instance.id", None, _text)
+    group_instance_id: str | None = property_field("group.instance.id", None, text)
     """Makes it a static member (KIP-345): if it comes back within the session timeout, it keeps its
     partitions, and the group does not rebalance. Each consumer of a group needs one of its own.
     """
@@ -78,7 +67,7 @@ class GroupConfig(ReaderConfig):
     uses one that all members support. Rebalances are cooperative only if all in the list are. For the classic
     protocol.
     """
-    group_remote_assignor: str | None = property_field("group.remote.assignor", None, _text)
+    group_remote_assignor: str | None = property_field("group.remote.assignor", None, text)
     """The coordinator's assignor, ``uniform`` or ``range``; by default its first. For ``consumer``."""
     session_timeout_ms: int = property_field("session.timeout.ms", 45_000, min_value=1, max_value=INT32_MAX)
     """Without a heartbeat for this time, the coordinator removes the member (with ``consumer``, the broker's
@@ -94,7 +83,7 @@ class GroupConfig(ReaderConfig):
         "max.poll.interval.ms", 300_000, min_value=1, max_value=INT32_MAX
     )
     """A caller that does not poll for this time loses its partitions. A rebalance waits for it as long."""
-    enable_auto_commit: bool = property_field("enable.auto.commit", True, _boolean)
+    enable_auto_commit: bool = property_field("enable.auto.commit", True, boolean)
     """True: records handed out are committed once the caller comes back for more. False: only `commit`
     commits.
     """

@@ -69,7 +69,7 @@ def test_a_consumer_without_topics_asks_nothing_until_it_subscribes() -> None:
             assert consumer.assignment == {A0}
 
 
-@pytest.mark.parametrize("topics", [[], "", frozenset(), [""]])
+@pytest.mark.parametrize("topics", [[], "", frozenset(), [""], ["a", ""], [b"a"], ["a", None]])
 def test_topics_that_are_given_empty_are_a_mistake(topics: object) -> None:
     with pytest.raises(ConfigError, match="at least one topic"):
         GroupConsumer("127.0.0.1:1", topics, "g")  # type: ignore[arg-type]
