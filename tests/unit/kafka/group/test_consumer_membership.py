@@ -10,7 +10,14 @@ import pytest
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.group.consumer_membership import ConsumerMembership
-from spark_kafka_native.kafka.group.membership import Ask, Change, FindPartitions, MembershipRules, Wait
+from spark_kafka_native.kafka.group.membership import (
+    NEVER,
+    Ask,
+    Change,
+    FindPartitions,
+    MembershipRules,
+    Wait,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import (
     Assignment,
@@ -240,6 +247,9 @@ def test_a_coordinator_that_loads_is_asked_again_with_everything() -> None:
         answer(0, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, assigns=False), 5.0
     )
     assert error is not None
+    step = membership.next(5.0)
+    assert isinstance(step, Wait)
+    assert 5.0 < step.until < 5.2
     again = asked(membership, 6.0)
     assert again.subscribed_topic_names == ["a"]
     assert again.topic_partitions == [TopicPartitions(topic_id=A, partitions=[0])]
@@ -317,3 +327,92 @@ def test_partitions_of_a_topic_that_was_created_again_are_revoked_and_assigned_a
     assert asked(membership, 5.0).topic_partitions == [TopicPartitions(topic_id=again, partitions=[0])]
     membership.answered(answer(2, assigns=False), 5.0)
     assert membership.begin() is None
+
+
+@pytest.mark.parametrize(("instance", "epoch"), [(None, -1), ("one", -2)], ids=["dynamic", "static"])
+def test_the_coordinator_is_sent_the_identity_and_the_limits_of_the_member(
+    instance: str | None, epoch: int
+) -> None:
+    membership = member(instance)
+    identity = {"group_id": "g", "member_id": membership.member_id, "instance_id": instance}
+    assert asked(membership) == ConsumerGroupHeartbeatRequest(
+        **identity,
+        member_epoch=0,
+        rebalance_timeout_ms=300_000,
+        subscribed_topic_names=["a"],
+        server_assignor="uniform",
+        topic_partitions=[],
+    )
+    membership.answered(answer(3, assigns=False), 0.0)
+    assert asked(membership, 5.0) == ConsumerGroupHeartbeatRequest(**identity, member_epoch=3)
+    assert membership.leaving() == ConsumerGroupHeartbeatRequest(**identity, member_epoch=epoch)
+
+
+def test_partitions_that_are_being_taken_are_reported_once() -> None:
+    membership = owning(0)
+    asked(membership, 5.0)
+    membership.answered(answer(2, 0, 1), 5.0)
+    change = membership.begin()
+    assert change == Change(assigned=frozenset({A1}))
+    owned = [TopicPartitions(topic_id=A, partitions=[0, 1])]
+    assert asked(membership, 10.0).topic_partitions == owned
+    membership.answered(answer(2, assigns=False), 10.0)
+    assert membership.next(10.0) == Wait(15.0)
+    membership.applied(change)
+    assert asked(membership, 10.0).topic_partitions == owned  # the acknowledgement
+    membership.answered(answer(2, assigns=False), 10.0)
+    assert membership.next(10.0) == Wait(15.0)
+
+
+def test_it_does_not_join_while_the_caller_takes_partitions_that_are_lost() -> None:
+    """A coordinator refuses a member that joins with partitions of its own."""
+    membership = member()
+    asked(membership)
+    membership.answered(answer(1, 0), 0.0)
+    change = membership.begin()
+    assert change == Change(assigned=frozenset({A0}))
+    asked(membership, 5.0)
+    membership.answered(answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH, assigns=False), 5.0)
+    assert isinstance(membership.next(5.0), Wait)
+    membership.applied(change)
+    assert isinstance(membership.next(5.0), Wait)
+    assert membership.begin() == Change(lost=frozenset({A0}))
+    assert isinstance(membership.next(5.0), Wait)
+    membership.applied(Change(lost=frozenset({A0})))
+    join = asked(membership, 5.0)
+    assert (join.member_epoch, join.topic_partitions) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("code", "epoch", "back_first"),
+    [(ErrorCode.NONE, -1, False), (ErrorCode.NONE, -1, True), (ErrorCode.GROUP_ID_NOT_FOUND, 0, False)],
+    ids=["it has left", "the caller is back before", "its group is gone"],
+)
+def test_a_member_that_left_because_it_was_too_slow_joins_with_the_next_poll(
+    code: ErrorCode, epoch: int, back_first: bool
+) -> None:
+    membership = owning(0)
+    assert asked(membership, 300.0).member_epoch == -1
+    if back_first:
+        membership.poll_begins()
+    membership.answered(answer(epoch, error_code=code, assigns=False), 300.0)
+    membership.poll_begins()
+    assert membership.begin() == Change(lost=frozenset({A0}))
+    membership.applied(Change(lost=frozenset({A0})))
+    join = asked(membership, 300.0)
+    assert (join.member_epoch, join.topic_partitions) == (0, [])
+
+
+def test_a_response_to_a_join_is_waited_for_though_the_former_session_has_ended() -> None:
+    """Each attempt would end at once, and the member would never join."""
+    membership = owning(0)
+    asked(membership, 5.0)
+    membership.answered(answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH, assigns=False), 5.0)
+    membership.applied(membership.begin() or Change())
+    step = membership.next(100.0)
+    assert isinstance(step, Ask)
+    assert step.until == NEVER
+    membership.answered(answer(2, 0), 100.0)
+    heartbeat = membership.next(110.0)
+    assert isinstance(heartbeat, Ask)
+    assert heartbeat.until == 145.0
