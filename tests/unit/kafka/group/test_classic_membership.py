@@ -8,7 +8,13 @@ import pytest
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError, ProtocolError
-from spark_kafka_native.kafka.group.assignors import CooperativeStickyAssignor, RangeAssignor, by_topic
+from spark_kafka_native.kafka.group.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    StickyAssignor,
+    by_topic,
+)
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
 from spark_kafka_native.kafka.group.membership import (
     NEVER,
@@ -24,6 +30,7 @@ from spark_kafka_native.kafka.protocol.api.group_membership import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
+    JoinGroupRequestProtocol,
     JoinGroupResponse,
     JoinGroupResponseMember,
     LeaveGroupRequest,
@@ -34,6 +41,7 @@ from spark_kafka_native.kafka.protocol.api.group_membership import (
 from spark_kafka_native.kafka.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
+    ProtocolTopicPartitions,
     read_versioned,
     write_versioned,
 )
@@ -266,6 +274,7 @@ def test_what_is_being_taken_while_it_is_lost_is_lost_too() -> None:
     assert change is not None
     asked(membership, 3.0)
     membership.answered(heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), 3.0)
+    assert isinstance(membership.next(3.0), Wait)  # it does not join meanwhile
     membership.applied(change)
     assert membership.begin() == Change(lost=frozenset({A0}))
 
@@ -525,3 +534,104 @@ def test_one_eager_assignor_makes_all_of_them_eager() -> None:
     asked(membership, 3.0)
     membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
     assert membership.begin() == Change(revoked=frozenset({A0}))
+
+
+@pytest.mark.parametrize("instance", [None, "one"], ids=["dynamic", "static"])
+def test_the_coordinator_is_sent_the_identity_and_the_limits_of_the_member(instance: str | None) -> None:
+    membership = member(group_instance_id=instance, rack="r1")
+    join = asked(membership)
+    subscription = ConsumerProtocolSubscription(topics=["a"], rack_id="r1")
+    assert join == JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=300_000,
+        member_id="",
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=write_versioned(subscription))],
+        reason=join.reason,
+    )
+    membership.answered(joined(7), 0.0)
+    assert asked(membership) == SyncGroupRequest(
+        group_id="g",
+        generation_id=7,
+        member_id="me",
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[],
+    )
+    membership.answered(synced(A0), 0.0)
+    membership.applied(membership.begin() or Change())
+    assert asked(membership, 3.0) == HeartbeatRequest(
+        group_id="g", generation_id=7, member_id="me", group_instance_id=instance
+    )
+
+
+@pytest.mark.parametrize(
+    ("assignor", "user_data", "keeps"),
+    [
+        (RangeAssignor(), None, ()),
+        (StickyAssignor(), "00000001 0001 61 00000002 00000000 00000001 00000001", ()),
+        (CooperativeStickyAssignor(), "00000001", (A0, A1)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_leader_hears_which_partitions_a_member_had(
+    assignor: Assignor, user_data: str | None, keeps: tuple[TopicPartition, ...]
+) -> None:
+    membership = ClassicMembership(rules(), {"a"}, [assignor], 0.0)
+    asked(membership)
+    membership.answered(joined(1, protocol_name=assignor.name), 0.0)
+    asked(membership)
+    membership.answered(synced(A0, A1), 0.0)
+    membership.applied(membership.begin() or Change())
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    membership.applied(membership.begin() or Change())
+    sent = read_versioned(ConsumerProtocolSubscription, asked(membership, 3.0).protocols[0].metadata)
+    assert sent == ConsumerProtocolSubscription(
+        topics=["a"],
+        user_data=None if user_data is None else bytes.fromhex(user_data),
+        owned_partitions=by_topic(keeps),
+        generation_id=1,
+    )
+
+
+def assigned_by(
+    assignor: Assignor, members: list[JoinGroupResponseMember]
+) -> dict[str, list[ProtocolTopicPartitions]]:
+    """By member, the partitions that a leader gives out of three."""
+    membership = ClassicMembership(rules(), {"a"}, [assignor], 0.0)
+    asked(membership)
+    membership.answered(joined(2, leader="me", members=members, protocol_name=assignor.name), 0.0)
+    membership.found({"a": 3}, {}, 0.0)
+    return {
+        one.member_id: read_versioned(ConsumerProtocolAssignment, one.assignment).assigned_partitions
+        for one in asked(membership).assignments
+    }
+
+
+def test_a_sticky_leader_gives_members_the_partitions_that_they_had() -> None:
+    had = {"me": [A2], "you": [A0, A1]}
+    sticky = StickyAssignor()
+    members = [
+        JoinGroupResponseMember(
+            member_id=name,
+            metadata=write_versioned(
+                ConsumerProtocolSubscription(topics=["a"], user_data=sticky.user_data(partitions, 1))
+            ),
+        )
+        for name, partitions in had.items()
+    ]
+    assert assigned_by(sticky, members) == {name: by_topic(found) for name, found in had.items()}
+
+
+def test_a_static_member_has_the_same_place_under_another_member_id() -> None:
+    subscription = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
+    for member_id in ("b", "z"):
+        members = [
+            JoinGroupResponseMember(member_id=name, group_instance_id=instance, metadata=subscription)
+            for name, instance in ((member_id, "one"), ("me", "two"))
+        ]
+        assert assigned_by(RangeAssignor(), members)[member_id] == by_topic([A0, A1])
