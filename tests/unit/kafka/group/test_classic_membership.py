@@ -635,3 +635,88 @@ def test_a_static_member_has_the_same_place_under_another_member_id() -> None:
             for name, instance in ((member_id, "one"), ("me", "two"))
         ]
         assert assigned_by(RangeAssignor(), members)[member_id] == by_topic([A0, A1])
+
+
+@pytest.mark.parametrize("step", ["JoinGroup", "SyncGroup"])
+def test_a_response_that_makes_no_sense_ends_the_membership(step: str) -> None:
+    """The member does not ask again and again. It is still in the group, and `leaving` takes it out."""
+    membership = member()
+    asked(membership)
+    membership.answered(joined(1, protocol_name="unknown" if step == "JoinGroup" else "range"), 0.0)
+    if step == "SyncGroup":
+        asked(membership)
+        broken = SyncGroupResponse(error_code=ErrorCode.NONE, assignment=b"\x00\x01\x00\x00")
+        membership.answered(broken, 0.0)
+    assert isinstance(membership.failure, ProtocolError)
+    assert membership.next(0.0) == Wait(NEVER)
+    leave = membership.leaving()
+    assert isinstance(leave, LeaveGroupRequest)
+    assert [one.member_id for one in leave.members] == ["me"]
+
+
+def test_a_coordinator_that_requires_the_id_that_it_was_sent_is_not_asked_for_ever() -> None:
+    membership = member()
+    for _ in range(2):
+        asked(membership)
+        required = joined(-1, error_code=ErrorCode.MEMBER_ID_REQUIRED, protocol_name=None)
+        membership.answered(required, 0.0)
+    assert isinstance(membership.failure, BrokerError)
+    assert membership.next(0.0) == Wait(NEVER)
+
+
+def test_partitions_that_are_new_since_the_assignment_are_assigned_by_the_leader_alone() -> None:
+    membership = member()
+    subscription = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
+    members = [JoinGroupResponseMember(member_id=name, metadata=subscription) for name in ("me", "you")]
+    asked(membership)
+    membership.answered(joined(1, leader="me", members=members), 0.0)
+    membership.found({"a": 2}, {}, 0.0)
+    asked(membership)
+    membership.answered(synced(A0), 0.0)
+    membership.applied(membership.begin() or Change())
+    membership.found({"a": 3}, {}, 0.0)
+    assert membership.begin() == Change(revoked=frozenset({A0}))
+    membership.applied(Change(revoked=frozenset({A0})))
+    asked(membership)
+    membership.answered(joined(2, leader="you"), 0.0)
+    asked(membership)
+    membership.answered(synced(A1), 0.0)
+    membership.applied(membership.begin() or Change())
+    membership.found({"a": 4}, {}, 0.0)
+    assert membership.begin() is None
+    assert isinstance(asked(membership, 3.0), HeartbeatRequest)
+
+
+def test_a_partition_that_is_given_up_as_it_is_assigned_again_is_asked_for() -> None:
+    """The subscription changes and changes back between SyncGroup and its response."""
+    membership = stable(cooperative=True, owns=(A0,))
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    asked(membership, 3.0)
+    membership.answered(joined(2, protocol_name="cooperative-sticky"), 3.0)
+    asked(membership, 3.0)
+    membership.subscribe({"b"})
+    change = membership.begin()
+    assert change == Change(revoked=frozenset({A0}))
+    membership.subscribe({"a"})
+    membership.answered(synced(A0), 3.0)
+    membership.applied(change)
+    assert isinstance(asked(membership, 3.0), JoinGroupRequest)
+
+
+def test_a_member_that_is_back_after_its_session_is_the_same_member() -> None:
+    """A coordinator that still has it would wait for it under its former id."""
+    membership = stable()
+    membership.poll_begins()
+    assert isinstance(membership.next(45.0), Wait)
+    membership.applied(membership.begin() or Change())
+    assert asked(membership, 45.0).member_id == "me"
+
+
+def test_a_coordinator_that_refuses_again_and_again_is_asked_less_often() -> None:
+    membership = stable()
+    for _ in range(6):
+        membership.answered(heartbeat(ErrorCode.COORDINATOR_NOT_AVAILABLE), 3.0)
+    step = membership.next(3.0)
+    assert isinstance(step, Wait)
+    assert 3.5 < step.until < 4.5
