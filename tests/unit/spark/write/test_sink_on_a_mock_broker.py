@@ -205,6 +205,22 @@ def test_the_intent_is_committed_before_any_row(sink: Sink, broker: MockBroker) 
     assert broker.committed("pykafka-q") == {T0: 4}
 
 
+def test_a_batch_without_rows_commits_nothing(sink: Sink, broker: MockBroker) -> None:
+    """Neither before the first intent of the query, nor beside that of an earlier micro-batch."""
+
+    def commit_no_rows(batch_id: int) -> None:
+        task = BatchTask(query_id="q", batch_id=batch_id, partition=0)
+        sink.commit([write_once(iter(()), COLUMNS, sink.options, sink.once, task)], batch_id)
+
+    commit_no_rows(0)
+    assert broker.asked("TxnOffsetCommit") == []
+    sink.write(1)
+    before = len(broker.asked("TxnOffsetCommit"))
+    commit_no_rows(2)
+    assert len(broker.asked("TxnOffsetCommit")) == before
+    assert (sink.seen(), sink.open()) == (values_in(1), [])
+
+
 def test_batches_may_be_left_out_and_never_come_back(sink: Sink, broker: MockBroker) -> None:
     for batch_id in (3, 7):
         sink.write(batch_id)
@@ -587,15 +603,18 @@ def test_formats_and_times_are_those_of_the_options(broker: MockBroker, kind: st
     assert (record.value, record.timestamp_ms) == (b'{"id":7}', 1_700_000_000_000)
 
 
-@pytest.mark.parametrize("kind", ["atomic", "named"])
+@pytest.mark.parametrize("kind", ["atomic", "named", "named, with a marker topic"])
 def test_a_task_writes_as_its_job_says(
     broker: MockBroker, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Written plainly, the rows would count before the job has ended, and again with each retry."""
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "t"}
     given |= {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "jobs"}
-    if kind == "named":
+    if kind != "atomic":
         given |= {"writeId": "nightly"}
+    if kind == "named, with a marker topic":
+        broker.create_topic("m", configs={"cleanup.policy": "compact"})
+        given |= {"transactionMarkerTopic": "m"}
     values = OptionValues.parse(given, Scope.WRITE)
     writer = KafkaBatchWriter(values, StructType().add("value", "binary"), overwrite=False)
     monkeypatch.setattr(transactional_task, "current_partition", lambda: 0)
@@ -661,6 +680,25 @@ def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker
     assert nightly.seen() == values_in(0)
     again = GroupMarkers(nightly.router).last("jobs-write/nightly", [T0])
     assert again == replace(noted, batch_id=4)
+
+
+def test_a_write_without_rows_binds_no_later_run(nightly: Sink) -> None:
+    for parts in ([[], []], [values_of(0, 0)]):
+        run, messages = nightly.named(parts)
+        commit_resumable(run, messages, nightly.options)
+    assert (nightly.seen(), nightly.open()) == (values_of(0, 0), [])
+
+
+def test_a_write_notes_once_in_its_marker_topic_that_it_is_complete(broker: MockBroker) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, transactionMarkerTopic="m", writeId="nightly")
+    for _ in range(2):
+        run, messages = sink.named([values_of(0, 0)])
+        commit_resumable(run, messages, sink.options)
+        noted = marker_store.find_markers(sink.router, sink.options).last(run.transactional_id, [])
+        assert noted is not None
+        assert (noted.is_complete, noted.batch_id, noted.rows) == (True, 1, 2)
+    assert (sink.seen(), sink.open()) == (values_of(0, 0), [])
 
 
 def test_the_last_intent_is_looked_for_once_no_other_run_can_replace_it(
@@ -874,7 +912,7 @@ def test_an_atomic_write_is_seen_whole_or_not_at_all(broker: MockBroker) -> None
             abort_atomic(job, [message, empty], whole.options)
         else:
             commit_atomic(job, [message, empty], whole.options)
-    assert (whole.seen(), whole.open()) == (values_in(0), [])
+        assert (whole.seen(), whole.open()) == ([] if is_aborted else values_in(0), [])
 
 
 def test_an_atomic_write_ends_what_an_earlier_run_or_a_killed_task_has_left(broker: MockBroker) -> None:
