@@ -731,6 +731,27 @@ def test_an_intent_is_not_renewed_beside_a_marker_that_is_not(broker: MockBroker
     assert job.task_name(2) in job.renewed(before)
 
 
+@pytest.mark.parametrize("why", ["a task is not taken over", "another topic"])
+def test_an_intent_is_not_renewed_beside_tasks_that_are_not_looked_at(broker: MockBroker, why: str) -> None:
+    """The intent would outlive a marker of theirs."""
+    job = Job(broker, "stream")
+    job.topic = "a"
+    job.half_commit([(b"x", "")], [(b"y", "")], [(b"z", "")])
+    if why == "another topic":
+        job.topic = "b"
+        messages = job.write([(b"x", "")], [(b"y", "")])
+    else:
+        messages = [job.write_one(1, [(b"y", "")])]
+        broker.on("InitProducerId", when=lambda one: one.fields["transactional_id"] == job.task_name(2)).fail(
+            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+        )
+    before = len(broker.asked("TxnOffsetCommit"))
+    with pytest.raises(ReplayError):
+        job.commit(messages)
+    assert job.name not in job.renewed(before)
+    assert (job.seen("a"), job.seen("b")) == ([b"x", b"z"], [])
+
+
 def test_a_refusal_is_said_where_the_intent_cannot_be_renewed(broker: MockBroker) -> None:
     job = Job(broker, "stream")
     job.half_commit([(b"x", "a")], [(b"y", "b")], but=0)
@@ -774,3 +795,15 @@ def test_markers_without_the_intent_are_refused(broker: MockBroker) -> None:
     with pytest.raises(ReplayError, match="the intent that says which tasks there were has expired"):
         job.commit(messages)
     assert (job.seen("a"), job.seen("b"), job.seen("c")) == ([], [b"y"], [b"z"])
+
+
+def test_a_complete_batch_is_accepted_without_its_intent(broker: MockBroker) -> None:
+    """It has expired; nothing is left to commit, so that no row can be written twice."""
+    job = Job(broker, "stream")
+    parts: list[Rows] = [[(b"x", "a")], [(b"y", "b")]]
+    job.commit(job.write(*parts))
+    messages = job.write(*parts)
+    with broker.cluster.changed:
+        broker.groups.group(job.name).committed.clear()
+    job.commit(messages)
+    assert (job.seen("a"), job.seen("b")) == ([b"x"], [b"y"])

@@ -32,13 +32,17 @@ def test_the_folder_of_a_summary_is_created(tmp_path: Path) -> None:
 
 
 def test_a_partition_of_several_tasks_is_added_up() -> None:
-    rows = (("t", 0, 3, 30, 7, 9), ("t", 0, 2, 21, 4, 12), ("t", 0, 1, 10, -1, -1), ("t", 1, 1, 5, -1, -1))
+    rows = (
+        *(("t", 0, 3, 30, 7, 9), ("t", 0, 2, 21, 4, 12), ("t", 0, 1, 10, -1, -1)),
+        ("t", 1, 1, 5, -1, -1),
+        *(("t", 2, 2, 20, 3, 4), ("t", 2, 3, 30, 0, 2)),
+    )
     messages = [
         KafkaCommitMessage(records=0, bytes=0, batches=0, retries=0, partitions=(row,)) for row in rows
     ]
     found = WriteSummary.of([*messages, None])
-    assert found.partitions == (("t", 0, 6, 61, 4, 12), ("t", 1, 1, 5, -1, -1))
-    assert found.tasks == 4
+    assert found.partitions == (("t", 0, 6, 61, 4, 12), ("t", 1, 1, 5, -1, -1), ("t", 2, 5, 50, 0, 4))
+    assert found.tasks == 6
 
 
 def test_rows_over_a_limit_are_counted_by_what_became_of_them() -> None:
