@@ -752,6 +752,28 @@ def test_an_intent_is_not_renewed_beside_tasks_that_are_not_looked_at(broker: Mo
     assert (job.seen("a"), job.seen("b")) == ([b"x", b"z"], [])
 
 
+def test_a_marker_that_goes_with_its_topics_needs_no_renewal(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator forgets it between two looks at the group."""
+    job = Job(broker, "stream")
+    job.half_commit([(b"x", "a")], [(b"y", "b")])
+    markers, name, look = GroupMarkers(router_for(job.options.client)), job.task_name(0), GroupMarkers.last
+
+    def last_seen(*arguments: Any) -> CommitMarker | None:
+        found = look(*arguments)
+        with broker.cluster.changed:
+            broker.groups.group(name).committed.clear()
+        return found
+
+    monkeypatch.setattr(GroupMarkers, "last", last_seen)
+    before = len(broker.asked("TxnOffsetCommit"))
+    found = markers.take_over(name, (), 20_000, Deadline.after_ms(20_000))
+    assert found.marker is not None
+    assert found.is_renewed
+    assert job.renewed(before) == []
+
+
 def test_a_refusal_is_said_where_the_intent_cannot_be_renewed(broker: MockBroker) -> None:
     job = Job(broker, "stream")
     job.half_commit([(b"x", "a")], [(b"y", "b")], but=0)

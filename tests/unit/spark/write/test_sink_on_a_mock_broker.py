@@ -18,7 +18,13 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_kafka_native.kafka.cluster.router import Router, router_for
-from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError, NetworkError
+from spark_kafka_native.kafka.errors import (
+    ConfigError,
+    DeadlineExceededError,
+    KafkaError,
+    NetworkError,
+    UnsupportedVersionError,
+)
 from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionAbortableError
@@ -981,6 +987,18 @@ def test_a_batch_write_is_all_or_nothing_unless_it_has_a_name(
     names = {"AtomicWrite": ["jobs-batch"], "ResumableWrite": ["jobs-write/nightly"]}
     asked = [one.fields["transactional_id"] for one in broker.asked("InitProducerId")]
     assert asked == names.get(kind.__name__, [])
+
+
+@pytest.mark.parametrize("given", [{}, {"writeId": "nightly"}], ids=["atomic", "named"])
+def test_a_broker_that_is_too_old_is_refused_before_any_task_runs(given: dict[str, str]) -> None:
+    with MockBroker(versions={"InitProducerId": (0, 2), "EndTxn": (0, 2)}) as old:
+        old.create_topic("t")
+        options = {"kafka.bootstrap.servers": old.bootstrap_servers, "topic": "t"}
+        options |= {"deliveryGuarantee": "exactly-once", "transactionalIdPrefix": "jobs"} | given
+        values = OptionValues.parse(options, Scope.WRITE)
+        with pytest.raises(UnsupportedVersionError, match=r"too old .* they need Kafka 2\.5 or later"):
+            KafkaBatchWriter(values, StructType().add("value", "binary"), overwrite=False)
+        assert old.asked("InitProducerId") == []
 
 
 def test_jobs_without_a_prefix_do_not_end_each_other(broker: MockBroker) -> None:
