@@ -97,6 +97,10 @@ class ConsumerMembership(Membership):
         """True while the response to a heartbeat with the owned partitions is outstanding: the coordinator
         may have given all other partitions to other members, regardless of its previous assignment.
         """
+        self._leaves = False
+        """True if the request that is under way ends a membership: its outcome says nothing of the next one,
+        which the caller may already ask for.
+        """
 
     def __repr__(self) -> str:
         who = self.rules.group_instance_id or self.member_id
@@ -199,8 +203,14 @@ class ConsumerMembership(Membership):
             self._take_in(response.assignment)
         return None
 
+    def _leave_as_too_slow(self) -> Step:
+        step = super()._leave_as_too_slow()
+        self._leaves = isinstance(step, Ask)
+        return step
+
     def _has_left(self, response: ConsumerGroupHeartbeatResponse) -> bool:
-        return response.member_epoch < JOIN_EPOCH or (self._too_slow and self.member_epoch == JOIN_EPOCH)
+        has_left, self._leaves = self._leaves, False
+        return has_left or response.member_epoch < JOIN_EPOCH
 
     def _take_in(self, assignment: Assignment) -> None:
         assigned = {one.topic_id: one.partitions for one in assignment.topic_partitions}
@@ -251,7 +261,7 @@ class ConsumerMembership(Membership):
         """As `Membership.failed`: the coordinator may or may not have received the request, so the next one
         contains everything.
         """
-        self._send_all = True
+        self._send_all, self._leaves = True, False
         super().failed(error, retriable, now)
 
     # Transitions.
