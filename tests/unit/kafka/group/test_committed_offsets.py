@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.group.committing import Committing
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -10,18 +11,26 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError
 from spark_kafka_native.kafka.group import committed_offsets as module
 from spark_kafka_native.kafka.group.committed_offsets import (
+    all_committed_offsets,
     build_offset_commit,
     build_offset_fetch,
     commit_offsets,
+    committed_positions,
     read_all_offsets,
     read_offset_commit,
     read_offset_fetch,
 )
+from spark_kafka_native.kafka.group.membership import Identity
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
@@ -73,6 +82,8 @@ def test_a_partition_left_out_is_not_told_as_none_committed() -> None:
 def test_errors_of_the_group_and_of_a_partition_are_raised() -> None:
     with pytest.raises(BrokerError, match="committed offsets of group g: GROUP_AUTHORIZATION_FAILED"):
         read_offset_fetch(fetched(error=ErrorCode.GROUP_AUTHORIZATION_FAILED), "g", [A0])
+    with pytest.raises(BrokerError, match="committed offsets of group g: GROUP_AUTHORIZATION_FAILED"):
+        read_all_offsets(fetched(error=ErrorCode.GROUP_AUTHORIZATION_FAILED), "g")
     refused = fetched((A0, -1, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
     with pytest.raises(BrokerError, match="committed offset of a-0 in group g: TOPIC_AUTHORIZATION_FAILED"):
         read_offset_fetch(refused, "g", [A0])
@@ -116,6 +127,64 @@ def test_a_commit_without_membership() -> None:
     }
     assert sent == {("a", 0): 5, ("a", 2): 7, ("b", 1): 6}
     assert [topic.name for topic in request.topics] == ["a", "b"]
+
+
+def test_a_member_commits_under_its_ids_and_with_the_epochs_of_its_records(member: Committing) -> None:
+    """A coordinator refuses a static member that does not give its instance id."""
+    member.identity = Identity("me", 3, "place")
+    member.queue.leader_epochs = lambda _offsets: {A0: 5}
+    member.commit({A0: 1, A1: 2})
+    assert member.group.cluster[1].requests(OffsetCommitRequest) == [
+        OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=3,
+            member_id="me",
+            group_instance_id="place",
+            topics=[
+                OffsetCommitRequestTopic(
+                    name="a",
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=0,
+                            committed_offset=1,
+                            committed_leader_epoch=5,
+                            committed_metadata="",
+                        ),
+                        OffsetCommitRequestPartition(
+                            partition_index=1,
+                            committed_offset=2,
+                            committed_leader_epoch=-1,
+                            committed_metadata="",
+                        ),
+                    ],
+                )
+            ],
+        )
+    ]
+
+
+def test_committed_offsets_are_read_with_the_epochs_and_metadata_that_were_committed() -> None:
+    stored = {A0: OffsetToCommit(offset=5, leader_epoch=7, metadata="m"), A1: OffsetToCommit(offset=0)}
+    with MockBroker() as broker:
+        broker.create_topic("a", 2)
+        router = Router(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers}))
+        commit_offsets(router, "g", stored)
+        assert all_committed_offsets(router, "g") == stored
+        assert committed_positions(router, "g", [A0, A1]) == {
+            A0: OffsetToCommit(offset=5, leader_epoch=7),
+            A1: OffsetToCommit(offset=0),
+        }
+        router.close()
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_all_offsets_are_asked_for_with_open_transactions_or_without(
+    member: Committing, stable: bool
+) -> None:
+    assert all_committed_offsets(member.router, "g", stable=stable) == {}
+    assert member.group.cluster[1].requests(OffsetFetchRequest) == [
+        OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)], require_stable=stable)
+    ]
 
 
 def test_each_partition_must_be_confirmed() -> None:
