@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.group.committing import PARTITIONS, WITHIN_S, Committing
@@ -27,6 +29,42 @@ def test_a_coordinator_that_cannot_be_reached_is_looked_up_again(member: Committ
     member.commit({A0: 2})
     assert member.group.committed == {A0: 2}
     assert len(member.group.cluster[2].requests(OffsetCommitRequest)) == 1
+
+
+def test_a_coordinator_that_moved_is_looked_up_again_beside_a_topic_that_is_not_known(
+    member: Committing,
+) -> None:
+    """It answers for each partition: the first one says nothing about the coordinator."""
+
+    def moved(request: OffsetCommitRequest, version: int) -> Any:
+        member.group.commit_refusals.append(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        answer = member.group.commit(request, version)
+        refused = answer.topics[0].partitions
+        refused[1] = replace(refused[1], error_code=ErrorCode.NOT_COORDINATOR)
+        member.group.coordinator = 2
+        return answer
+
+    member.group.cluster[1].push(OffsetCommitRequest, moved)
+    member.commit({A0: 1, A1: 2})
+    assert member.group.committed == {A0: 1, A1: 2}
+    assert [len(member.group.cluster[node].requests(OffsetCommitRequest)) for node in (1, 2)] == [1, 1]
+
+
+def test_a_partition_that_the_answer_leaves_out_is_committed_again(member: Committing) -> None:
+    def shortened(request: OffsetCommitRequest, version: int) -> Any:
+        answer = member.group.commit(request, version)
+        del answer.topics[0].partitions[1]
+        return answer
+
+    member.group.cluster[1].push(OffsetCommitRequest, shortened)
+    member.commit({A0: 1, A1: 2})
+    assert member.sent == [(1, A0, 1), (1, A1, 2), (1, A1, 2)]
+
+
+def test_a_member_that_is_not_closed_does_not_keep_the_process_from_ending(member: Committing) -> None:
+    member.commit({A0: 1})
+    assert member.queue.thread is not None
+    assert member.queue.thread.daemon
 
 
 def test_a_coordinator_that_may_not_be_looked_up_fails_the_commit(member: Committing) -> None:
