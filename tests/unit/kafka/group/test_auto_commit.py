@@ -161,6 +161,52 @@ def test_a_deleted_topic_holds_up_no_other() -> None:
     assert world.asked[-1][0] == {A0: 3}  # once more: the topic may have been a new one
 
 
+def test_a_deleted_topic_of_which_only_the_start_is_known_holds_up_no_other() -> None:
+    """Others are committed again, and nothing waits for this one."""
+    world = World(auto_commit_interval_ms=0)
+    world.hand_out(A1, 5, 9)
+    assert world.back() == {A1: 9}
+    assert world.commits.may_go_on(Deadline.after_ms(0))
+    world.commits.begun(A0, 7, None)
+    world.commits.started(A0, 7)
+    world.at[A0] = 7
+    world.failure = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "a-0")
+    assert world.back() == {A0: 7}
+    assert world.commits.may_go_on(Deadline.after_ms(0))
+    world.failure = None
+    assert world.back() == {A1: 9}
+    assert world.commits.may_go_on(Deadline.after_ms(0))
+    assert world.back() is None
+
+
+def test_a_refusal_for_good_is_raised_before_more_is_handed_out() -> None:
+    world = World(auto_commit_interval_ms=0)
+    world.hand_out(A0, 0, 3)
+    world.failure = BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "g")
+    assert world.back() == {A0: 3}
+    with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+        world.commits.may_go_on(Deadline.after_ms(0))
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_start_that_was_moved_lets_nothing_be_handed_out_before_the_others_are_committed(
+    moved: bool,
+) -> None:
+    """Where it was not, the partitions are lost, and the group takes them away."""
+    world = World(auto_commit_interval_ms=0)
+    world.is_quick = False
+    world.commits.begun(A0, 7, None)
+    world.commits.started(A0, 7)
+    world.at[A0] = 7
+    world.hand_out(A1, 5, 9)
+    assert world.back() == {A0: 7, A1: 9}
+    if moved:
+        world.commits.forget([A0])
+    world.asked[0][1].end(CommitFailedError("a-0: offset 7 was not committed"))
+    assert world.commits.may_go_on(Deadline.after_ms(0)) is not moved
+    assert world.back() == ({A1: 9} if moved else {A0: 7, A1: 9})
+
+
 def test_a_deleted_topic_does_not_hide_that_others_are_late() -> None:
     world = World(auto_commit_interval_ms=0)
     world.hand_out(A0, 0, 3)
@@ -363,6 +409,20 @@ def test_a_position_that_went_back_is_asked_for_again_if_its_commit_failed() -> 
     world.failure = None
     assert world.back() == {A0: 15}
     assert world.back() is None
+
+
+def test_records_count_once_as_handed_out_also_where_reading_goes_back() -> None:
+    """After an interrupt, as many of them are given back; a position without records is none of them."""
+    world = World()
+    world.commits.begun(A0, 0, None)
+    for counted, span in enumerate([(0, 30), (30, 31), (10, 12)], start=1):
+        world.hand_out(A0, *span)
+        assert world.progress.counted == counted
+    world.at[A0] = 15
+    for _ in range(2):
+        world.commits.reached([A0])
+        assert world.progress.counted == counted
+        world.at[A0] = 5
 
 
 def test_offsets_behind_the_cut_of_a_log_are_not_committed() -> None:
