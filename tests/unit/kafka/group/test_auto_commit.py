@@ -23,7 +23,7 @@ from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
 from spark_kafka_native.kafka.group.progress import Progress
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import Record, TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
@@ -57,6 +57,7 @@ class World:
 
     recreated: frozenset[TopicPartition] = frozenset()
     former_ids: frozenset[Any] = frozenset()
+    topic_ids: Mapping[TopicPartition, Any] = {}
     truncated: Mapping[TopicPartition, LogTruncatedError] = {}
 
     @property
@@ -78,6 +79,9 @@ class World:
         if self.is_quick:
             answer.end(self.failure)
         return answer
+
+    def of_former_topics(self, *_: object) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
+        return frozenset(), frozenset()
 
     def hand_out(self, topic_partition: TopicPartition, from_offset: int, until_offset: int) -> None:
         self.at[topic_partition] = until_offset
@@ -440,6 +444,66 @@ def test_offsets_behind_the_cut_of_a_log_are_not_committed() -> None:
         world.commits.for_transaction([], None)
     world.truncated = {}
     assert world.back() == {A0: 10}
+
+
+def test_a_cut_log_keeps_no_offsets_of_others_from_a_transaction() -> None:
+    world = World(enable_auto_commit=False)
+    for tp in (A0, A1):
+        world.commits.begun(tp, 0, None)
+        world.hand_out(tp, 0, 10)
+    world.truncated = {A0: LogTruncatedError(A0, 10, 5)}
+    record = Record("a", 1, 5, key=None, value=None)
+    assert world.commits.for_transaction([], {A1: 6}) == {A1: 6}
+    assert world.commits.for_transaction([record], None) == {A1: 6}
+
+
+def test_offsets_of_others_are_committed_beside_partitions_that_take_none() -> None:
+    """One is of a topic that was created again, and of one it is not known where reading begins."""
+    world = World(enable_auto_commit=False)
+    former, unread = TopicPartition("b", 0), TopicPartition("c", 0)
+    for tp in (former, unread, A0):
+        world.commits.begun(tp, 0, None)
+        world.hand_out(tp, 0, 10)
+    world.recreated = frozenset([former])
+    world.commits.without_start = {unread}
+    assert world.commits.wanted([], {A0: 6}) == {A0: 6}
+    for tp in (former, unread):
+        with pytest.raises(CommitFailedError, match=f"{tp}: "):
+            world.commits.wanted([], {tp: 6})
+
+
+def test_offsets_that_no_commit_may_contain_are_in_no_transaction() -> None:
+    world = World(enable_auto_commit=False)
+    world.commits.begun(A0, 0, None)
+    world.hand_out(A0, 0, 10)
+    with pytest.raises(CommitFailedError, match="a-0: offset 11 was not committed"):
+        world.commits.for_transaction([], {A0: 11})
+    with pytest.raises(CommitFailedError, match="a-1 is not assigned"):
+        world.commits.for_transaction([], {A1: 1})
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_seek_in_a_recreated_topic_is_committed_where_commits_are_automatic(automatic: bool) -> None:
+    """The start in the former topic is not: the next member would begin there in the new one."""
+    world = World(enable_auto_commit=automatic)
+    world.commits.begun(A0, 7, None)
+    world.commits.started(A0, 7)
+    world.at[A0] = 7
+    world.recreated = frozenset([A0])
+    assert world.back() is None
+    kept = world.commits.sought(A0, 2)
+    world.progress.sought(A0, 2, kept)
+    world.at[A0], world.recreated = 2, frozenset()
+    world.commits.commit_now(Deadline.after_ms(0))
+    assert [offsets for offsets, _ in world.asked] == ([{A0: 2}] if automatic else [])
+
+
+def test_a_seek_commits_the_position_behind_what_is_hidden() -> None:
+    world = World()
+    world.commits.begun(A0, 0, None)
+    world.hand_out(A0, 0, 3)
+    world.at[A0] = 5
+    assert world.commits.sought(A0, 7) == 5
 
 
 def test_offsets_before_the_cut_of_a_log_are_committed() -> None:
