@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
+from support.consumer.reading import wait_until
 from support.group.committing import WITHIN_S, Committing
 from support.group.parts import parts_of
 from support.interrupts.signal_steps import interrupted_at
@@ -115,6 +116,7 @@ def test_a_callback_that_would_wait_for_its_own_thread_fails_at_once(
         gate.set()
         consumer.commit(records[2])
         assert consumer.assignment
+        assert consumer.position(A0) == 3
     assert "would wait for the thread that it runs in" in str(refused[0])
     assert group.committed == {A0: 3}
 
@@ -136,6 +138,23 @@ def test_a_commit_that_a_seek_overtakes_does_not_stand_for_later_ones(
         assert group.committed == {A0: 3}
         consumer.commit(again[0])
         assert group.committed == {A0: 1}
+
+
+def test_a_commit_under_way_outlasts_a_consumer_that_is_dropped_and_its_thread_does_not(
+    group: ScriptedGroup, gate: threading.Event
+) -> None:
+    consumer = GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False)
+    read_all(consumer)
+    asked = consumer.commit_async()
+    queue = parts_of(consumer).commits.queue
+    wait_until("sent", lambda: group.cluster[1].requests(OffsetCommitRequest))
+    del consumer
+    gate.set()
+    asked.result(WITHIN_S)
+    assert group.committed == {A0: 3}
+    assert queue.thread is not None
+    queue.thread.join(WITHIN_S)
+    assert not queue.thread.is_alive()
 
 
 def test_an_interrupt_at_any_step_of_an_automatic_commit_leaves_it_to_the_next(group: ScriptedGroup) -> None:

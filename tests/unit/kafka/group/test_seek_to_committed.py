@@ -276,8 +276,9 @@ def test_a_transaction_that_is_aborted_takes_the_consumer_back(group: ScriptedGr
         assert offsets(fetch(consumer, 3)) == [1, 2, 3]
 
 
-def test_offsets_made_by_hand_are_checked_too(group: ScriptedGroup) -> None:
-    with member(group) as consumer:
+@pytest.mark.parametrize("instance", [None, "i"])
+def test_offsets_made_by_hand_are_checked_too(group: ScriptedGroup, instance: str | None) -> None:
+    with member(group, group_instance_id=instance) as consumer:
         fetch(consumer, 2)
         metadata = consumer.group_metadata()
         metadata.check({A0: 2})
@@ -287,7 +288,8 @@ def test_offsets_made_by_hand_are_checked_too(group: ScriptedGroup) -> None:
             metadata.check({TopicPartition("b", 0): 0})
         alone = pickle.loads(pickle.dumps(metadata))  # no coordinator is there to ask
         alone.check({A0: 3})
-    assert alone == GroupMembership(group_id="g", generation_id=1, member_id="me")
+    # With the instance id the coordinator fences a static member that another one has replaced.
+    assert alone == GroupMembership(group_id="g", generation_id=1, member_id="me", group_instance_id=instance)
 
 
 def test_automatic_commits_are_refused_before_a_transaction_begins(group: ScriptedGroup) -> None:

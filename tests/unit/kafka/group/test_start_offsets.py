@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
 from support.consumer.reading import wait_until
-from support.group.parts import lose, parts_of
+from support.group.parts import heartbeat_refused, lose, parts_of
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NoCommittedOffsetError
@@ -264,6 +264,42 @@ def test_a_seek_does_not_outlast_the_assignment(group: ScriptedGroup) -> None:
             consumer.seek(tp, 1)
         lose(consumer)
         assert values(consumer, 1)[0] in (b"0", b"2")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.seek(A1, 1),
+        lambda consumer: consumer.pause(A1),
+        lambda consumer: consumer.resume(A1),
+        lambda consumer: consumer.position(A1),
+    ],
+    ids=["seek", "pause", "resume", "position"],
+)
+def test_a_call_for_a_partition_of_another_member_changes_nothing_for_its_later_assignment(
+    group: ScriptedGroup, call: Callable[[GroupConsumer], object]
+) -> None:
+    group.assigned = [A0]
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
+        assert values(consumer, 2) == [b"0", b"1"]
+        with pytest.raises(ValueError, match="a-1 is not assigned to this consumer: a-0 are"):
+            call(consumer)
+        group.assigned = [A0, A1]
+        heartbeat_refused(consumer, ErrorCode.REBALANCE_IN_PROGRESS)
+        assert values(consumer, 2) == [b"2", b"3"]
+
+
+def test_the_lag_is_the_distance_to_the_end_and_never_negative(group: ScriptedGroup) -> None:
+    group.committed |= {A0: 1, A1: 0}
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", auto_offset_reset="none", **QUICK
+    ) as consumer:
+        assert consumer.lag() == {}
+        assert sorted(map(str, values(consumer, 3))) == ["b'1'", "b'2'", "b'3'"]
+        group.cluster.logs[A1].append([b"4", b"5", b"6"])
+        assert consumer.lag() == {A0: 0, A1: 3}
+        consumer.seek(A0, 9)  # behind the end
+        assert consumer.lag() == {A0: 0, A1: 3}
 
 
 def offset_lookups(group: ScriptedGroup) -> list[ListOffsetsRequest]:
