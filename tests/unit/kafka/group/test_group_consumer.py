@@ -201,6 +201,28 @@ def test_close_in_on_revoked_ends_it(make: Make) -> None:
     assert calls == [[A0], [A0, A1]]
 
 
+def test_close_in_a_callback_of_a_read_has_ended_when_it_returns(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The read, which goes on, neither takes further partitions nor hands out records."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    calls: list[object] = []
+
+    def revoked(consumer: GroupConsumer, partitions: list[TopicPartition]) -> None:
+        calls.append(partitions)
+        consumer.close()
+        with pytest.raises(ConsumerClosedError):
+            consumer.commit()
+        calls.append("closed")
+
+    consumer = make(A0, on_revoked=revoked)
+    with parts_of(consumer).member.changing() as membership:
+        membership.subscribe(["b"])
+    with pytest.raises(ConsumerClosedError):
+        consumer.read(5.0)
+    assert calls == [[A0], "closed"]
+
+
 def test_close_in_on_lost_does_nothing_while_the_consumer_is_being_closed(make: Make) -> None:
     calls: list[list[TopicPartition]] = []
 
@@ -546,11 +568,14 @@ def read_and_close(consumer: GroupConsumer, case: str) -> None:
                 if case == "close, another":
                     raise LookupError from before
             finally:
-                consumer.close()
+                if case != "close, later":
+                    consumer.close()
+    consumer.close()
 
 
 @pytest.mark.parametrize(
-    ("case", "done"), [("with", 3), ("close", 3), ("with, raised again", 0), ("close, another", 0)]
+    ("case", "done"),
+    [("with", 3), ("close", 3), ("close, later", 3), ("with, raised again", 0), ("close, another", 0)],
 )
 def test_an_exception_that_is_older_than_the_read_does_not_undo_it(make: Make, case: str, done: int) -> None:
     consumer = make(A0, enable_auto_commit=False, on_revoked=lambda consumer, _: consumer.commit())
@@ -626,6 +651,25 @@ def test_a_transaction_names_the_records_that_another_thread_has_read(make: Make
         assert len(pool.submit(consumer.poll, 60).result()) == 3
     consumer.close()
     assert found == [{A0: 2}]
+
+
+def test_another_thread_does_not_work_on_records_that_it_has_gone_back_before(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction was aborted. The thread that closes the consumer may commit all others."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    found: list[object] = []
+    consumer = make(
+        A0,
+        enable_auto_commit=False,
+        on_revoked=lambda consumer, _: found.append(consumer.offsets_to_commit()),
+    )
+    prefetch(consumer, A0)
+    with ThreadPoolExecutor(1) as pool:
+        assert len(pool.submit(consumer.poll, 60).result()) == 3
+        pool.submit(consumer.seek_to_committed).result()
+    consumer.close()
+    assert found == [{}]
 
 
 def test_a_read_beside_close_in_another_thread_says_that_the_consumer_is_closed(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
+from support.consumer.reading import wait_until
 from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.cluster.router import Router
@@ -56,10 +57,10 @@ def test_offsets_of_a_topic_are_not_committed_for_the_one_that_has_replaced_it(e
     assert group.committed == ({A0: 1, B0: 1} if explicit else {B0: 1})
 
 
-@pytest.mark.parametrize("noticed", [False, True])
+@pytest.mark.parametrize("noticed", ["by the caller", "while records wait", "later"])
 @pytest.mark.parametrize("committed", [False, True])
 def test_going_back_to_the_committed_offsets_does_not_hide_a_recreated_topic(
-    noticed: bool, committed: bool
+    noticed: str, committed: bool
 ) -> None:
     """The records of the new one before the former offsets were skipped after an aborted transaction."""
     with ScriptedCluster(1) as cluster:
@@ -72,11 +73,14 @@ def test_going_back_to_the_committed_offsets_does_not_hide_a_recreated_topic(
             assert len(consumer.poll(WITHIN_S, 1)) == 1
             cluster.topic_ids["a"] = uuid.uuid4()
             group.committed.clear()
-            if noticed:
+            if noticed == "by the caller":
                 while consumer.position(A0) != 4:
                     assert consumer.poll(WITHIN_S)
                 with pytest.raises(TopicRecreatedError):
                     consumer.poll(WITHIN_S)
+            elif noticed == "while records wait":
+                wait_until("noticed", lambda: parts_of(consumer).reader.recreated)
+                assert consumer.position(A0) != 4
             for _ in range(2):
                 consumer.seek_to_committed()
                 with pytest.raises(TopicRecreatedError):
