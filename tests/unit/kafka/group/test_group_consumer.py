@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.brokers.scripted_broker import ScriptedCluster
+from support.brokers.scripted_group import ScriptedGroup
 from support.forked_child import holds_in_forked_child
 from support.group.parts import lose, parts_of
 from support.interrupts.signal_steps import interrupted_at
@@ -37,6 +39,7 @@ from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
 from spark_kafka_native.kafka.group.progress import Offsets
 from spark_kafka_native.kafka.group.rebalance import RebalanceCallbacks
 from spark_kafka_native.kafka.model import Record, TopicPartition
+from spark_kafka_native.kafka.protocol.api.group_membership import LeaveGroupRequest
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -393,6 +396,26 @@ def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> No
         assert holds_in_forked_child(is_refused)
 
 
+def test_a_forked_child_that_closes_the_consumer_leaves_the_membership_to_the_parent() -> None:
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"0", b"1"])
+        group = ScriptedGroup(cluster, [A0])
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+            assert consumer.fetch_record(120) is not None
+
+            def closes() -> bool:
+                consumer.close()
+                return "closed" in repr(consumer)
+
+            assert holds_in_forked_child(closes)
+            assert cluster[1].requests(LeaveGroupRequest) == []
+            assert consumer.fetch_record(120) is not None
+            consumer.commit()
+        assert group.committed == {A0: 2}
+        assert len(cluster[1].requests(LeaveGroupRequest)) == 1
+
+
 def test_a_reader_that_goes_back_takes_the_commits_back(make: Make) -> None:
     """The committed offset was out of range, and auto.offset.reset says where it goes on."""
     consumer = make()
@@ -530,6 +553,16 @@ def test_a_partition_that_comes_twice_in_a_poll_is_handed_out_again_from_its_fir
     assert [topic for topic, run in itertools.groupby(found, lambda one: one and one[0])] == ["a", "b", "a"]
     consumer._give_back()
     assert (consumer.position(A0), consumer.position(B0)) == (0, 0)
+
+
+def test_all_records_of_a_poll_can_be_committed_by_name(make: Make) -> None:
+    consumer = make(A0, B0, enable_auto_commit=False)
+    consumer.add_topics("b")
+    found = asked(consumer)
+    prefetch(consumer, A0, B0)
+    prefetch(consumer, A0, start=3)
+    consumer.commit(*consumer.poll(60))
+    assert found == [{A0: 6, B0: 3}]
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "given back"])
