@@ -223,7 +223,7 @@ class _Intent:
     def _check(self, run: ResumableWrite, deadline: Deadline) -> CommitMarker:
         """The next intent, not written yet."""
         wanted = intent_of(self._reports, self._topic)
-        self._producer.initialize()  # from here on no other driver's intent comes between
+        self._producer.initialize(timeout=deadline)  # from here on no other driver's intent comes between
         before = self._last = self._markers.last(run.transactional_id, self._where, deadline)
         if before is not None:  # rows of it may be in topics that only an earlier run has written to
             self._where = sorted({*self._where, *self._markers.places(run.transactional_id)})
