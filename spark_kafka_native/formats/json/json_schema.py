@@ -63,7 +63,8 @@ class _Walk:
         if not isinstance(schema, dict):
             return _ANY
         if isinstance(schema.get("$ref"), str):
-            return self._referred(schema["$ref"], document, depth, within)
+            kind = self._referred(schema["$ref"], document, depth, within)
+            return self._with_siblings(kind, schema, document, depth, within)
         kind = _name_of(schema)
         given = schema.get("oneOf", schema.get("anyOf"))
         if isinstance(given, list) and not (kind and _are_constraints(given)):
@@ -98,6 +99,17 @@ class _Walk:
             for name, one in properties.items():
                 fields[name] = self.type(one, document, depth + 1, within)
         return fields
+
+    def _with_siblings(
+        self, kind: pa.DataType, schema: Any, document: str, depth: int, within: tuple[str, ...]
+    ) -> pa.DataType:
+        """The type that ``$ref`` gives, with the fields beside it, which have no meaning until draft 7."""
+        root = self._documents[document]
+        draft = root.get("$schema") if isinstance(root, dict) else None
+        if not pa.types.is_struct(kind) or "/draft-0" in str(draft):
+            return kind
+        fields = {one.name: one.type for one in kind} | self._fields(schema, document, depth, within)
+        return pa.struct(list(fields.items()))
 
     def _alternative(
         self, given: list[Any], document: str, depth: int, within: tuple[str, ...]

@@ -89,6 +89,23 @@ def test_references() -> None:
     assert kind == pa.struct([("a", wanted), ("b", pa.float64())])
 
 
+@pytest.mark.parametrize(
+    ("draft", "count"), [("http://json-schema.org/draft-07/schema#", 1), (None, 2)], ids=["draft 7", "none"]
+)
+@pytest.mark.parametrize("siblings", ["properties", "allOf"])
+def test_fields_beside_a_reference_count_since_draft_2019(
+    draft: str | None, count: int, siblings: str
+) -> None:
+    more: Any = {"y": {"type": "integer"}}
+    schema = {
+        "$ref": "#/$defs/base",
+        "$defs": {"base": {"properties": {"x": {"type": "string"}}}},
+        siblings: more if siblings == "properties" else [{"properties": more}],
+    }
+    kind = type_of_json_schema(json.dumps(schema if draft is None else {"$schema": draft, **schema}))
+    assert kind == pa.struct([("x", pa.string()), ("y", pa.int64())][:count])
+
+
 def test_a_reference_within_another_document_is_to_that_document() -> None:
     other = {"$ref": "#/definitions/i", "definitions": {"i": {"type": "integer"}}}
     kind = type_of_json_schema('{"properties": {"a": {"$ref": "o"}}}', {"o": json.dumps(other)})
