@@ -55,6 +55,7 @@ extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
 }
 """Registries keep no references for these files, which schemas of Confluent's serializers and Kafka Connect
 import; nor for those of ``google/type``."""
+KNOWN_FILES: Final = frozenset(_KNOWN)
 
 
 def compile_proto(

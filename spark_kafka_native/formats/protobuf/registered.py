@@ -17,7 +17,7 @@ from ..arrays import binaries, hide, offsets_and_data, validity
 from ..errors import FormatError, SetupError
 from ..format import BadRows, Decoded, Decoder
 from ..registry import RegisteredSchema, SchemaRegistry, frame_to_write, schema_to_read, schema_to_write
-from .compile import compile_proto
+from .compile import KNOWN_FILES, compile_proto
 from .descriptors import find_message, in_order
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def _files(schema: RegisteredSchema) -> Any:
             file.name = name
             compiled.file.append(file)
             del texts[name]
-    if texts:
+    imported = {name for file in compiled.file for name in file.dependency}
+    if texts or KNOWN_FILES & imported - {file.name for file in compiled.file}:
         return compile_proto(_MAIN, texts, compiled)
     complete = FileDescriptorSet()
     complete.file.extend(in_order(compiled))

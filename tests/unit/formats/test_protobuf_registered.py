@@ -4,6 +4,7 @@ import base64
 import errno
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,12 +108,21 @@ def test_versions_of_a_message_are_read_under_the_latest(registry: FakeRegistry)
         ),
     ],
 )
+@pytest.mark.parametrize("is_text", [True, False], ids=["text", "descriptor"])
 def test_files_that_registries_keep_no_references_for(
-    registry: FakeRegistry, imported: str, field: str, type_: str
+    registry: FakeRegistry, imported: str, field: str, type_: str, is_text: bool
 ) -> None:
     imports = f'import "{imported}"; import "shared/item.proto";'
     text = f'syntax = "proto3"; package r; {imports} message Order {{ {field} }}'
     references = registry.schemas[2].references
+    if not is_text:
+        texts = {one.name: one.schema.text for one in references} | {"a.proto": text}
+        files = {one.name: one.SerializeToString() for one in compile_proto("a.proto", texts).file}
+        text, *others = (base64.b64encode(files[name]).decode() for name in ("a.proto", *list(texts)[:-1]))
+        references = tuple(
+            replace(one, schema=replace(one.schema, text=other))
+            for one, other in zip(references, others, strict=True)
+        )
     registry.schemas[2] = RegisteredSchema(type="PROTOBUF", text=text, id=2, references=references)
     resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value"})
     assert str(resolved.type) == f"struct<x: struct<{type_}>>"
