@@ -146,6 +146,7 @@ class EventSource(Generic[E]):
         """A stream of the events from now on."""
         stream: EventStream[E] = EventStream(capacity)
         with self._lock:
+            self._forget_closed()
             self._streams = (*self._streams, weakref.ref(stream))
         if self._closed:
             stream.close()

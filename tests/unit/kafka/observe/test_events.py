@@ -108,6 +108,14 @@ def test_a_subscriber_that_is_gone_takes_no_event_from_those_behind_it(source: E
     assert [event.number for event in stream.drain()] == [0, 1]
 
 
+def test_closed_streams_do_not_pile_up_where_no_event_occurs(source: EventSource[Step]) -> None:
+    streams = [source.subscribe(1) for _ in range(3)]
+    for stream in streams:
+        stream.close()
+    streams.append(source.subscribe(1))
+    assert source.locks[1:] == [streams[-1].lock]
+
+
 def test_a_stream_of_a_closed_source_is_at_its_end(source: EventSource[Step]) -> None:
     source.close()
     assert list(source.subscribe(1)) == []
