@@ -172,7 +172,7 @@ class LogEnds:
 
     def are_behind(self, start: StreamOffset, held: Positions) -> bool:
         """True if partitions of ``start`` are missing, or end before it. Those at a position of ``held`` are
-        known to end before it; they, and topics known to have been created again, are left out.
+        known to; they, and topics known to have been created again, are left out.
         """
         return any(
             self.latest.get(tp, -1) < offset

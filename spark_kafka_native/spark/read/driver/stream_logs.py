@@ -86,7 +86,7 @@ class StreamLogs:
 
     def find_ends(self, start: StreamOffset, held: Positions = MappingProxyType({})) -> LogEnds:
         """Where the logs end; asked for again (``fetchOffset.numRetries``) while that is behind ``start``.
-        The positions ``held`` are known to be beyond the end of their log.
+        Of the positions ``held`` that is known.
         """
 
         def attempt() -> LogEnds:

@@ -56,6 +56,8 @@ class StreamPlanner:
         """Where the last `latest` found nothing to read, and nothing lost."""
         self._held: Positions = {}
         """Positions beyond the end of their log: the stream waits there."""
+        self._missing: Positions = {}
+        """Positions of partitions that were missing, also when asked for again."""
         self._has_hinted = False
         self._sampled_at: float | None = None
         self._bytes: float | None = None
@@ -90,6 +92,7 @@ class StreamPlanner:
         self._ends = ends = self._find_ends(start)
         if self._quiet_at == (start, ends):
             return start_json
+        self._missing = {tp: at for tp, at in start.positions.items() if tp not in ends.latest}
         if not ends.latest:
             # Not an offset without partitions: when they come back, each of them would be new.
             self._report_all_gone(start)
@@ -170,7 +173,7 @@ class StreamPlanner:
 
     def _find_ends(self, start: StreamOffset) -> LogEnds:
         if not self._is_available_now:
-            return self._logs.find_ends(start, self._held)
+            return self._logs.find_ends(start, {**self._held, **self._missing})
         if self._target is None:
             self._target = self._logs.find_ends(start)
         return self._target

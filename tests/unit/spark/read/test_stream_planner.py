@@ -308,6 +308,20 @@ def test_a_batch_that_is_not_held_back_and_finds_nothing_does_not_use_up_the_del
     assert ranges(lenient, start, lenient.latest(start, limited=True)) == [("t", 1, 0, 3, OLD)]
 
 
+def test_a_missing_partition_is_asked_for_again_once_while_a_batch_is_held_back():
+    logs, clock = Logs({}, {T0: 9}, ids={"t": OLD}), Clock()
+    start = StreamOffset(positions={T0: 5, U0: 5}, topic_ids={"t": OLD, "u": NEW}).to_json()
+    lenient = planner_of(
+        logs, clock, failOnDataLoss="false", minOffsetsPerTrigger="100", maxTriggerDelay="1m"
+    )
+    lenient._admitted_at = clock.now
+    known = []
+    for _ in range(2):
+        assert lenient.latest(start, limited=True) is start
+        known.append(logs.held)
+    assert known == [{}, {U0: 5}]
+
+
 def test_available_now_leaves_a_new_partition_of_which_the_beginning_is_not_found_for_the_next_run():
     logs = Logs({}, {T0: 9, T1: 3})
     start = StreamOffset(positions={T0: 5}, topic_ids={"t": OLD}).to_json()
