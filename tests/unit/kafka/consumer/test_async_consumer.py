@@ -36,18 +36,49 @@ def cluster() -> Iterator[ScriptedCluster]:
         yield cluster
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("read", list(READS))
 def test_records_that_come_later_end_a_wait(cluster: ScriptedCluster, read: str) -> None:
-    async def wait_for_records() -> Any:
+    """Also a second one: the news of the first one was heard."""
+
+    async def wait_for_records() -> list[int]:
+        found = []
         async with AsyncConsumer(cluster.bootstrap_servers, "a", fetch_max_wait_ms=20) as consumer:
-            reading = asyncio.ensure_future(READS[read](consumer))
-            for _ in range(3):  # now it waits
-                await asyncio.sleep(0)
-            cluster.logs[A1].append([b"0"])
-            async with asyncio.timeout(WITHIN_S):
+            for value in (b"0", b"1"):
+                reading = asyncio.ensure_future(READS[read](consumer))
+                for _ in range(3):  # now it waits
+                    await asyncio.sleep(0)
+                cluster.logs[A1].append([value])
+                async with asyncio.timeout(WITHIN_S):
+                    found += offsets_in(await reading)
+        return found
+
+    assert asyncio.run(wait_for_records()) == [0, 1]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("read", list(READS))
+def test_other_tasks_get_their_turn_while_the_end_is_waited_for(read: str) -> None:
+    """Also one that makes the records come. A limit counts before the end does."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["x"])
+        answer = threading.Event()
+        broker.on("Fetch").hold(answer)
+
+        async def wait_for_records() -> Any:
+            async with AsyncConsumer(broker.bootstrap_servers, "a", stop_at_end=True) as consumer:
+                async with asyncio.timeout(WITHIN_S):
+                    assert await consumer.poll(0.01) == []
+                    assert await consumer.read_columns(0.01) is None
+                reading = asyncio.ensure_future(READS[read](consumer))
+                for _ in range(3):  # now it waits
+                    await asyncio.sleep(0)
+                assert not reading.done()
+                answer.set()
                 return await reading
 
-    assert offsets_in(asyncio.run(wait_for_records())) == [0]
+        assert offsets_in(asyncio.run(wait_for_records())) == [0]
 
 
 def test_a_poll_for_no_records_ends_at_once_although_there_are_some(cluster: ScriptedCluster) -> None:
@@ -109,6 +140,38 @@ def test_a_consumer_that_has_started_starts_no_other_one(cluster: ScriptedCluste
                 assert (await anext(consumer)).offset == 1
 
     asyncio.run(start())
+
+
+def test_a_consumer_that_was_closed_can_be_started_anew(cluster: ScriptedCluster) -> None:
+    cluster.logs[A0].append([b"0"])
+
+    async def start() -> None:
+        consumer = AsyncConsumer(cluster.bootstrap_servers, "a", start="earliest")
+        for _ in range(2):
+            async with consumer:
+                assert (await anext(consumer)).offset == 0
+
+    asyncio.run(start())
+
+
+def test_a_consumer_that_is_made_as_its_start_is_cancelled_is_closed() -> None:
+    """The thread that has made it has looked for the last time, and the caller does not get it."""
+    closed: list[bool] = []
+
+    async def cancel() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            asyncio.get_running_loop().set_default_executor(pool)
+            consumer = AsyncConsumer("localhost:1", "a")
+            consumer._build = lambda _: SimpleNamespace(close=lambda: closed.append(True))  # type: ignore[assignment,return-value]
+            starting = asyncio.create_task(consumer.start())
+            await asyncio.sleep(0)  # the thread has it
+            pool.submit(lambda: None).result(WITHIN_S)  # behind it; the loop has not heard of that yet
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+
+    asyncio.run(cancel())
+    assert closed == [True]
 
 
 def test_a_start_that_failed_can_be_tried_again(cluster: ScriptedCluster) -> None:
@@ -208,7 +271,7 @@ def test_a_seek_that_is_cancelled_moves_nothing_later() -> None:
         assert asyncio.run(seek()) == list(range(3, 10))
 
 
-@pytest.mark.parametrize("read", ["poll", "read_columns"])
+@pytest.mark.parametrize("read", list(READS))
 def test_other_tasks_get_their_turn_however_fast_errors_come(cluster: ScriptedCluster, read: str) -> None:
     """One that would have ended the error by a seek never ran."""
     turns = 0

@@ -688,6 +688,22 @@ def test_a_write_with_a_name_is_written_once_over_its_runs(nightly: Sink, broker
     assert again == replace(noted, batch_id=4)
 
 
+@pytest.mark.parametrize("given", [{}, {"transactionMarkerTopic": "m"}], ids=["groups", "topic"])
+def test_a_run_of_a_write_ends_what_an_earlier_one_has_left_open(
+    broker: MockBroker, given: dict[str, str]
+) -> None:
+    """A driver that died before all tasks were committed. Readers with read_committed would wait for them."""
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, writeId="nightly", **given)
+    run, messages = sink.named([[b"1"], [b"2"]])
+    refuse_commit(broker, "pykafka-write/nightly/1")
+    with pytest.raises(WriteCommitFailedError, match="1 of 2 transactions could not be committed"):
+        commit_resumable(run, messages, sink.options)
+    assert sink.open() == ["pykafka-write/nightly/1"]
+    begin_resumable(sink.router, sink.options, sink.once, "nightly")
+    assert (sink.seen(), sink.open()) == ([b"1"], [])
+
+
 def test_a_write_without_rows_binds_no_later_run(nightly: Sink) -> None:
     for parts in ([[], []], [values_of(0, 0)]):
         run, messages = nightly.named(parts)

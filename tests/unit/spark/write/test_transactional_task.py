@@ -13,7 +13,7 @@ from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, 
 BATCH = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "7"}
 
 
-def running(monkeypatch: pytest.MonkeyPatch, **properties: str) -> None:
+def running(monkeypatch: pytest.MonkeyPatch, **properties: str | None) -> None:
     named = {name.replace("__", "."): text for name, text in properties.items()}
     context = SimpleNamespace(getLocalProperty=(BATCH | named).get, partitionId=lambda: 3)
     monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
@@ -54,6 +54,16 @@ def test_nothing_is_written_where_spark_does_not_say_which_batch_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pyspark.TaskContext, "get", lambda: None)
+    with pytest.raises(ConfigError, match="does not say which micro-batch"):
+        BatchTask.current()
+
+
+@pytest.mark.parametrize("missing", ["sql__streaming__queryId", "streaming__sql__batchId"])
+def test_a_query_without_an_id_and_a_batch_without_a_number_are_refused(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    """All queries without an id would share their transactional ids."""
+    running(monkeypatch, **{missing: None})
     with pytest.raises(ConfigError, match="does not say which micro-batch"):
         BatchTask.current()
 
