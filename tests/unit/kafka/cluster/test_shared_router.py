@@ -12,6 +12,7 @@ from spark_kafka_native.kafka import Admin, Cluster, ConfigResource, Consumer, P
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError
+from spark_kafka_native.kafka.model import TopicPartition
 
 
 @pytest.fixture
@@ -42,6 +43,14 @@ def test_settings_beside_a_router_are_refused(router: Router, make: Callable[...
     with pytest.raises(ConfigError, match=r"^bootstrap_servers: a router that is given"):
         make(router, bootstrap="elsewhere:9092")
     make(router, client_id="spark-kafka-native").close()  # as the router has it
+
+
+def test_a_consumer_asks_by_the_router_that_it_is_given_and_leaves_it_open(router: Router) -> None:
+    assert "orders" not in router.snapshot.topics
+    with Consumer(topic="orders", router=router) as consumer:
+        assert "orders" in router.snapshot.topics
+        assert consumer.lag() == {TopicPartition("orders", 0): 0}
+    assert "orders" in router.metadata(("orders",), refresh=True).topics
 
 
 def test_a_consumer_of_no_partition_is_refused(router: Router) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from spark_kafka_native.kafka.errors import ConsumerClosedError, OffsetOutOfRang
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.testing import MockBroker
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -79,6 +81,13 @@ def test_in_asyncio_too(cluster: ScriptedCluster) -> None:
             return [record.value async for record in consumer]
 
     assert asyncio.run(read()) == [b"0", b"1", b"2"]
+
+
+def test_a_failure_is_no_end(cluster: ScriptedCluster) -> None:
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest") as consumer:
+        consumer.reader.buffer.fail(AssertionError("a bug"))
+        with pytest.raises(ConsumerClosedError, match="the thread that fetches failed: AssertionError"):
+            list(consumer)
 
 
 def test_in_asyncio_a_failure_is_no_end(cluster: ScriptedCluster) -> None:
@@ -195,6 +204,28 @@ def test_a_read_without_a_limit_ends_once_a_start_beyond_the_end_is_confirmed(
         assert consumer.at_end
         log.append([b"5"])
         assert [record.value for record in consumer.poll(60)] == [b"5"]
+
+
+def test_a_poll_without_a_limit_goes_on_until_records_come() -> None:
+    """It looks for the end meanwhile. With a limit it returns before that."""
+    answer = threading.Event()
+
+    class Looking(Consumer):
+        @property
+        def at_end(self) -> bool:
+            answer.set()
+            return super().at_end
+
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["x"])
+        broker.on("Fetch").hold(answer)
+        with Looking(broker.bootstrap_servers, "a", stop_at_end=True) as consumer:
+            assert consumer.poll(0.01) == []
+            assert consumer.read_columns(0.01) is None
+            assert not answer.is_set()
+            assert [record.value for record in consumer.poll()] == [b"x"]
+            assert answer.is_set()
 
 
 def test_a_start_within_an_open_transaction_is_at_the_end(cluster: ScriptedCluster) -> None:

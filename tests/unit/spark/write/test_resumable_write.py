@@ -157,6 +157,7 @@ def test_what_is_open_of_the_write_is_ended_and_nothing_of_other_ones(
         f"other-{JOB}/0",
         "jobs-write/night/0",
         "jobs-0",
+        "7",
         # Of another application, or of another prefix: jobs-write/nightly/1-write/daily
         f"{JOB}/1-write/daily",
         f"{JOB}/1-write/daily/0",

@@ -7,7 +7,10 @@ from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, Stru
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
+from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.read.schema import HEADERS
+from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import RowColumns
 
 
@@ -129,6 +132,15 @@ def test_two_columns_of_a_name_that_is_not_written_are_ignored():
     columns, _ = RowColumns.check(schema, "t")
     batch = pa.RecordBatch.from_arrays([pa.array([name]) for name in schema.names], names=schema.names)
     assert columns.select(batch).to_pydict() == {"value": ["value"]}
+
+
+def test_a_format_of_keys_is_of_no_use_where_there_are_no_keys():
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "key.format": "json", "value.format": "json"}
+    formats = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE)).formats
+    schema = StructType().add("value", StructType().add("id", "long"))
+    columns, warnings = RowColumns.check(schema, "t", formats=formats)
+    assert (columns.names, warnings) == (("value",), ())
+    assert columns.select(pa.record_batch({"value": [{"id": 7}]})).to_pydict() == {"value": [b'{"id":7}']}
 
 
 @pytest.mark.parametrize("has_headers", [False, True])

@@ -136,6 +136,18 @@ def test_unknown_names_are_refused_where_that_is_wished() -> None:
         parse_once(**given, topics="t", unknownOptions="error")
 
 
+def test_names_of_javas_producer_without_a_meaning_here_are_not_unknown() -> None:
+    given = {"kafka__metrics__num__samples": "2", "kafka__reconnect__backoff__ms": "50"}
+    assert parse_once(**given, unknownOptions="error").warnings == ()
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_topic_is_none(text: str) -> None:
+    """Each row says its topic then."""
+    options = parse_once(topic=text, timestampColumn="")
+    assert (options.topic, options.timestamp_column, options.fixed_topics) == (None, None, ())
+
+
 def test_what_was_probably_meant_by_a_missing_topic_is_said() -> None:
     given = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
     hint = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE)).topic_hint
