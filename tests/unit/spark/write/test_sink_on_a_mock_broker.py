@@ -566,6 +566,23 @@ def test_each_transaction_lasts_as_long_as_its_option_says(broker: MockBroker) -
     assert timeouts == dict.fromkeys(names, 20_000)
 
 
+def test_transactions_with_a_marker_topic_last_as_long_as_their_option_says(broker: MockBroker) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    Sink(broker, transactionMarkerTopic="m").write(0)
+    asked = [one.fields for one in broker.asked("InitProducerId")]
+    timeouts = {one["transactional_id"]: one["transaction_timeout_ms"] for one in asked}
+    assert timeouts == dict.fromkeys(["pykafka-q-0", "pykafka-q-1", "pykafka-q-driver"], 20_000)
+
+
+def test_a_task_that_is_committed_commits_its_marker_once_more(sink: Sink, broker: MockBroker) -> None:
+    """An aborted renewal would let the marker expire before the intent."""
+    sink.write(0)
+    before = len(broker.asked("EndTxn"))
+    assert [one.skipped for one in sink.run_tasks(0)] == [2, 2]
+    ends = [(one.fields["transactional_id"], one.fields["committed"]) for one in broker.asked("EndTxn")]
+    assert ends[before:] == [("pykafka-q-0", True), ("pykafka-q-1", True)]
+
+
 @pytest.mark.parametrize("how", ["in a stream", "whole"])
 def test_a_transaction_is_written_with_the_options_of_the_producer(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, how: str

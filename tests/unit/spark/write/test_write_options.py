@@ -137,7 +137,10 @@ def test_unknown_names_are_refused_where_that_is_wished() -> None:
 
 
 def test_names_of_javas_producer_without_a_meaning_here_are_not_unknown() -> None:
-    given = {"kafka__metrics__num__samples": "2", "kafka__reconnect__backoff__ms": "50"}
+    given = {
+        "kafka__partitioner__availability__timeout__ms": "50",
+        "kafka__transaction__two__phase__commit__enable": "false",
+    }
     assert parse_once(**given, unknownOptions="error").warnings == ()
 
 
