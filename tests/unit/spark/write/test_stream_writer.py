@@ -1,5 +1,6 @@
 """What the sink of a stream says: once each time that its query is started."""
 
+import json
 import logging
 
 import pytest
@@ -72,6 +73,15 @@ def test_each_start_says_that_spark_may_choose_the_number_of_tasks(
         writer.commit([KafkaCommitMessage(0, 0, 0, 0, (), run_id=run_id, is_adaptive=is_adaptive)], batch_id)
     said = [one for one in caplog.messages if "repartition(n)" in one]
     assert len(said) == (2 if is_adaptive else 0)
+
+
+def test_a_summary_says_which_micro_batch_it_is_of(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+    path = tmp_path / "summary.json"
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "summaryPath": str(path)}
+    writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), StructType().add("value", "string"))
+    writer.commit([None, KafkaCommitMessage(1, 1, 1, 0, (("t", 0, 1, 1, 0, 0),), run_id="one")], 7)
+    assert json.loads(path.read_text())["batchId"] == 7
 
 
 @pytest.mark.parametrize(

@@ -261,3 +261,15 @@ def test_of_two_tasks_that_create_a_topic_the_second_one_uses_it():
         prepare_topic(router, "new", options)
         assert len(router.snapshot.topic("new").partitions) == 2
         router.close()
+
+
+def test_topics_that_rows_name_are_created_as_the_options_say():
+    with MockBroker() as broker:
+        given = {"createTopics": "true", "createTopics.partitions": "3", "kafka.max.block.ms": "2000"}
+        given |= {"kafka.bootstrap.servers": broker.bootstrap_servers, "kafka.linger.ms": "0"}
+        options = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
+        rows = pa.record_batch({"topic": ["new", "newer"], "value": ["a", "b"]})
+        columns = RowColumns(names=("value", "topic"), topic=None)
+        assert write_rows.write_rows(iter([rows]), columns, options).records == 2
+        created = {topic: len(one.partitions) for topic, one in broker.cluster.topics.items()}
+        assert created == {"new": 3, "newer": 3}
