@@ -1,11 +1,16 @@
-"""A test run that a shell started in the background hears SIGINT."""
+"""A test run that a shell started in the background hears SIGINT; interrupts of tests are not dropped."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+
+from support.interrupts.signal_steps import interrupted_at
+
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 SCRIPT = f"""
 import os, signal, subprocess, sys
@@ -32,3 +37,20 @@ def test_it_and_its_children_hear_an_interrupt_that_was_ignored() -> None:
 
 def test_this_run_hears_them() -> None:
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def test_an_interrupt_comes_after_a_finalizer_that_would_drop_it() -> None:
+    """Else it is gone, and what an earlier one has left behind stays: a thread, say."""
+
+    class Left:
+        pass
+
+    left, ran = Left(), list[Deadline]()
+    weakref.finalize(left, lambda: ran.append(Deadline.after_ms(0)))
+    with interrupted_at(0) as came:
+        del left
+        assert not came
+        Deadline.after_ms(0)
+        raise AssertionError("it did not come")
+    assert came
+    assert len(ran) == 1

@@ -65,7 +65,8 @@ def run_at(step: int, handler: Callable[[], object], call: Callable[[], object])
 def interrupted_at(step: int, *, below: bool = False) -> Iterator[list[bool]]:
     """A KeyboardInterrupt at that step of our own functions (0 is the first); says whether it came so far.
 
-    ``below``: or of what they call, such as the standard library's. Not where Python drops exceptions.
+    ``below``: or of what they call, such as the standard library's. Where Python drops exceptions (the
+    collector may free what an earlier interrupt has left behind), it comes later.
     """
     left, came = step, list[bool]()
 
@@ -86,13 +87,12 @@ def interrupted_at(step: int, *, below: bool = False) -> Iterator[list[bool]]:
         nonlocal left
         if came or not is_step(frame, event) or not counts(frame.f_code.co_filename):
             return
-        if below and drops(frame):
-            return
-        if left == 0:
+        if left > 0:
+            left -= 1
+        elif not drops(frame):
             came.append(True)
             sys.setprofile(None)
             raise KeyboardInterrupt
-        left -= 1
 
     sys.setprofile(look)
     try:
