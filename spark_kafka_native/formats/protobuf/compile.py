@@ -32,7 +32,7 @@ syntax = "proto3";
 package confluent.type;
 message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 """
-_KNOWN: Final = {
+KNOWN_FILES: Final = {
     "confluent/meta.proto": """
 syntax = "proto3";
 package confluent;
@@ -55,7 +55,6 @@ extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
 }
 """Registries keep no references for these files, which schemas of Confluent's serializers and Kafka Connect
 import; nor for those of ``google/type``."""
-KNOWN_FILES: Final = frozenset(_KNOWN)
 
 
 def compile_proto(
@@ -72,7 +71,7 @@ def compile_proto(
         for one, text in files.items():
             _write(Path(folder, "in"), one, text)
         Path(folder, "in").mkdir(exist_ok=True)
-        for one, text in _KNOWN.items():
+        for one, text in KNOWN_FILES.items():
             _write(Path(folder, "known"), one, text)
         output = Path(folder, "out")
         places = [f"{folder}/in", f"{folder}/known", *_google_types()]

@@ -99,7 +99,7 @@ def _files(schema: RegisteredSchema) -> Any:
             compiled.file.append(file)
             del texts[name]
     imported = {name for file in compiled.file for name in file.dependency}
-    if texts or KNOWN_FILES & imported - {file.name for file in compiled.file}:
+    if texts or KNOWN_FILES.keys() & imported - {file.name for file in compiled.file}:
         return compile_proto(_MAIN, texts, compiled)
     complete = FileDescriptorSet()
     complete.file.extend(in_order(compiled))

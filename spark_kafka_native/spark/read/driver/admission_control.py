@@ -39,15 +39,11 @@ class Backlog:
     reads nothing twice."""
     batch: MicroBatch
     """The batch that reads all of it."""
-    came_back: bool
-    """True if partitions that were missing at the start are there again."""
 
     @classmethod
     def of(cls, start: StreamOffset, ends: LogEnds) -> Self:
         """Where no topic ids are known, a shorter log may be another topic's: its position is not held. Nor
         is the start of a stream, before which it has read nothing."""
-        former = start
-        start = former.back_in(ends.latest, ends.topic_ids)
         held = {
             tp: position
             for tp, position in ends.shorter_than(start).items()
@@ -55,18 +51,16 @@ class Backlog:
         }
         ends = replace(ends, latest={**ends.latest, **held})
         batch = MicroBatch.between(start, end_of_batch(start, ends, ends.latest))
-        came_back = start is not former
-        return cls(start=start, ends=ends, held=held, batch=batch, came_back=came_back)
+        return cls(start=start, ends=ends, held=held, batch=batch)
 
     def without(self, unknown: Collection[TopicPartition]) -> Self:
         """This one without new partitions of which nothing shows where they begin: their turn comes."""
-        return replace(self.of(self.start, self.ends.without(unknown)), came_back=self.came_back)
+        return self.of(self.start, self.ends.without(unknown))
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing can be read, and nothing is lost or found again: the end would be the start."""
-        is_end = self.batch.end.positions == self.start.positions and not self.came_back
-        return is_end and not self.batch.former
+        """True if nothing can be read, and nothing is lost or there again."""
+        return self.batch.end.positions == self.start.positions and not self.batch.former
 
     def unknown_beginnings(
         self, limits: MicroBatchLimits, *, fail_on_data_loss: bool

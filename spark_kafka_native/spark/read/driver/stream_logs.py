@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import UUID
 
 import numpy as np
@@ -46,20 +46,13 @@ T = TypeVar("T")
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 
-class _BehindError(KafkaError):
-    """Partitions are missing or shorter than they were: a broker that has just started may say so, too."""
+class _DoubtfulError(KafkaError):
+    """Partitions are missing, or shorter than they were. A broker that has just started, or lags behind, may
+    say so, too."""
 
-    def __init__(self, ends: LogEnds) -> None:
+    def __init__(self, answer: Any) -> None:
         super().__init__("partitions are missing, or end before an offset that was read already")
-        self.ends = ends
-
-
-class _MissingError(KafkaError):
-    """Partitions are missing that another broker may have reported."""
-
-    def __init__(self, found: dict[TopicPartition, int]) -> None:
-        super().__init__("new partitions are missing again")
-        self.found = found
+        self.answer = answer
 
 
 class StreamLogs:
@@ -85,38 +78,37 @@ class StreamLogs:
         return StreamOffset(positions=positions, topic_ids=ids, start=positions)
 
     def find_ends(self, start: StreamOffset, held: Positions = MappingProxyType({})) -> LogEnds:
-        """Where the logs end; asked for again (``fetchOffset.numRetries``) while that is behind ``start``.
-        Of the positions ``held`` that is known.
+        """Where the logs end; asked for again (``fetchOffset.numRetries``) while that is behind ``start``, of
+        which the positions ``held`` are known to be ahead.
         """
-
-        def attempt() -> LogEnds:
-            ends = _again_if_deleted(lambda: self._find_ends_once(start))
-            if ends.are_behind(start, held):
-                raise _BehindError(ends)
-            return ends
-
-        try:
-            return self._options.offset_retries.run(attempt, lambda error: isinstance(error, _BehindError))
-        except _BehindError as error:
-            return error.ends
+        return self._once_sure(
+            lambda: self._find_ends_once(start), lambda ends: not ends.are_behind(start, held)
+        )
 
     def find_beginnings(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offsets of those partitions that exist; asked for again (``fetchOffset.numRetries``)
-        while any is missing, as a broker that lags behind does not know of a new one.
+        while any is missing.
         """
-
-        def attempt() -> dict[TopicPartition, int]:
-            found = _again_if_deleted(lambda: self._find_beginnings(topic_partitions))
-            if len(found) < len(topic_partitions):
-                raise _MissingError(found)
-            return found
-
         if not topic_partitions:
             return {}
+        wanted = set(topic_partitions)
+        return self._once_sure(
+            lambda: self._find_beginnings(topic_partitions), lambda found: wanted <= found.keys()
+        )
+
+    def _once_sure(self, ask: Callable[[], T], is_sure: Callable[[T], bool]) -> T:
+        """The first answer of ``ask`` that ``is_sure``, or the last one."""
+
+        def attempt() -> T:
+            answer = _again_if_deleted(ask)
+            if not is_sure(answer):
+                raise _DoubtfulError(answer)
+            return answer
+
         try:
-            return self._options.offset_retries.run(attempt, lambda error: isinstance(error, _MissingError))
-        except _MissingError as error:
-            return error.found
+            return self._options.offset_retries.run(attempt, lambda error: isinstance(error, _DoubtfulError))
+        except _DoubtfulError as error:
+            return cast("T", error.answer)
 
     def _find_beginnings(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         there = self._router.metadata({tp.topic for tp in topic_partitions}, refresh=True).topics

@@ -102,16 +102,16 @@ class StreamPlanner:
             self._report(batch.losses(has_group_id=self._options.read.has_group_id))
         backlog = Backlog.of(start, ends)
         self._report_held(backlog.held, ends)
-        admitted_at = self._admitted_at
-        if limited and self._is_held_back(backlog):
+        now = self._clock()
+        if limited and self._is_held_back(backlog, now):
             return start_json
         if backlog.is_empty:
-            self._quiet_at = (start, ends)
+            self._quiet_at, self._admitted_at = (start, ends), now
             return start_json
         end = self._find_end(backlog, self._options.limits if limited else MicroBatchLimits())
         if end is None:
-            self._admitted_at = admitted_at  # there is no batch yet that is not held back
             return start_json
+        self._admitted_at = now
         return end.to_json()
 
     def _find_end(self, backlog: Backlog, limits: MicroBatchLimits) -> StreamOffset | None:
@@ -191,15 +191,11 @@ class StreamPlanner:
         )  # fmt: skip
         self._held = held
 
-    def _is_held_back(self, backlog: Backlog) -> bool:
+    def _is_held_back(self, backlog: Backlog, now: float) -> bool:
         if self._is_available_now:
             return False  # The target does not grow: the rest is read, however small it is.
-        now = self._clock()
         waited_ms = None if self._admitted_at is None else (now - self._admitted_at) * 1000
-        if holds_back(self._options.limits, backlog.batch.begin, backlog.ends.latest, waited_ms):
-            return True
-        self._admitted_at = now
-        return False
+        return holds_back(self._options.limits, backlog.batch.begin, backlog.ends.latest, waited_ms)
 
     def _sample(self, begin: Positions, latest: Positions, ends: LogEnds) -> SizeEstimate:
         self._sampled_at = self._clock()
