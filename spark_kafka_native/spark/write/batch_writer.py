@@ -37,13 +37,14 @@ class KafkaBatchWriter(SameVersion, DataSourceArrowWriter):  # type: ignore[misc
                 'and nothing in it can be written over; use .mode("append")'
             )
         self._options = WriteOptions.parse(values)
-        self._columns, warnings = RowColumns.check(
+        columns, warnings = RowColumns.check(
             schema,
             self._options.topic,
             self._options.timestamp_column,
             self._options.topic_hint,
             self._options.formats,
         )
+        self._columns = columns.resolve()
         for warning in (*self._options.warnings, *warnings):
             _LOG.warning("%s", warning)
         advise()

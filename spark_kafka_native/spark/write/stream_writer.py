@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pickle import PickleError
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -35,6 +36,10 @@ _ADAPTIVE: Final = (
 )
 
 
+class _ResolveError(ConfigError, PickleError):
+    """Raised while a writer is pickled: PySpark wraps each exception that is no `PickleError`."""
+
+
 class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """One micro-batch of a streaming write. Plain data: it goes to the workers."""
 
@@ -55,6 +60,8 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
             self._options.topic_hint,
             self._options.formats,
         )
+        self._sent: RowColumns | None = None
+        """``_columns`` with their schemas: PySpark pickles a writer twice."""
         self._warnings = (*self._options.warnings, *warnings)
         self._shared: SharedLogin | None = None
         self._credentials: DriverCredentials | None = None
@@ -68,6 +75,17 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
 
                 self._credentials = DriverCredentials.of(self._options.client)
             self._options = self._options.with_login(self._shared.login)
+
+    @HideTracebacks()
+    def sent_state(self) -> dict[str, Any]:
+        """As `SameVersion.sent_state`, with the schemas that the tasks write under. Only a writer that goes
+        to tasks looks them up: a commit or an abort must not fail for a schema registry."""
+        if self._sent is None:
+            try:
+                self._sent = self._columns.resolve()
+            except ConfigError as error:
+                raise _ResolveError(str(error)) from error
+        return super().sent_state() | {"_columns": self._sent, "_sent": None}
 
     @HideTracebacks()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -214,11 +214,12 @@ class EncodedPayload:
     format: PayloadFormat
     columns: tuple[str, ...]
     """One column, or with ``value.layout=columns`` each of the fields."""
+    kind: Any
+    """Their Arrow type, that of a struct with ``value.layout=columns``."""
 
     @classmethod
     def of(cls, payload: PayloadFormat, schema: StructType, timestamp: str | None) -> EncodedPayload:
-        """The columns of ``schema`` that ``payload`` is made of. Raises `ConfigError` for types that the
-        format can't hold, and if there is no column."""
+        """The columns of ``schema`` that ``payload`` is made of. Raises `ConfigError` if there is none."""
         if payload.schema is not None:
             raise ConfigError(
                 f"{payload.payload}.schema: a write takes the types of its columns, so leave it out; only a "
@@ -239,14 +240,18 @@ class EncodedPayload:
         if not fields:
             begins = f" whose names begin with '{payload.prefix}'" if payload.prefix else ""
             raise ConfigError(f"value.layout=columns: there are no columns{begins} but Kafka's")
-        one = cls(format=payload, columns=tuple(field.name for field in fields))
-        if len(set(one.columns)) != len(one.columns):
-            raise ConfigError(f"The {payload.payload} has a column twice: {', '.join(one.columns)}")
-        types = to_arrow_schema(StructType(fields))
-        kind = one._kind([types.field(name).type for name in one.columns])
-        resolved = payload.resolve_write(kind)
-        resolved.encoder(kind)
-        return replace(one, format=resolved)
+        columns = tuple(field.name for field in fields)
+        if len(set(columns)) != len(columns):
+            raise ConfigError(f"The {payload.payload} has a column twice: {', '.join(columns)}")
+        types = [field.type for field in to_arrow_schema(StructType(fields))]
+        return cls(format=payload, columns=columns, kind=_kind_of(payload, columns, types))
+
+    def resolve(self) -> EncodedPayload:
+        """With the schema under which the rows are written, looked up now. Raises `ConfigError`, also for
+        types that the format can't hold."""
+        resolved = self.format.resolve_write(self.kind)
+        resolved.encoder(self.kind)
+        return replace(self, format=resolved)
 
     def encode(self, batch: pa.RecordBatch, headers: pa.Array | None) -> tuple[pa.Array, pa.Array | None]:
         """The payloads of ``batch``'s rows, and their ``headers`` with what the format puts there. Raises
@@ -255,7 +260,7 @@ class EncodedPayload:
         try:
             # Large offsets come with spark.sql.execution.arrow.useLargeVarTypes.
             arrays = [as_plain(batch.column(name)) for name in self.columns]
-            kind = self._kind([array.type for array in arrays])
+            kind = _kind_of(self.format, self.columns, [array.type for array in arrays])
             rows = pa.StructArray.from_arrays(arrays, fields=list(kind)) if self.format.is_flat else arrays[0]
             encoder = self.format.encoder(kind)
             payloads = encode_column(encoder, rows, what)
@@ -266,11 +271,12 @@ class EncodedPayload:
         except FormatError as error:
             raise ConfigError(str(error)) from error
 
-    def _kind(self, types: list[Any]) -> Any:
-        if not self.format.is_flat:
-            return types[0]
-        names = [name.removeprefix(self.format.prefix) for name in self.columns]
-        return pa.struct(list(zip(names, types, strict=True)))
+
+def _kind_of(payload: PayloadFormat, columns: Sequence[str], types: list[Any]) -> Any:
+    if not payload.is_flat:
+        return types[0]
+    names = [name.removeprefix(payload.prefix) for name in columns]
+    return pa.struct(list(zip(names, types, strict=True)))
 
 
 def _belongs(name: str, payload: PayloadFormat, timestamp: str | None) -> bool:
@@ -325,6 +331,10 @@ class RowColumns:
         warnings = (_TIMESTAMP_LEFT_OUT,) if left_out else ()
         encoded = tuple(EncodedPayload.of(one, schema, timestamp) for one in present)
         return cls(names=tuple(names), topic=topic, timestamp=timestamp, encoded=encoded), warnings
+
+    def resolve(self) -> RowColumns:
+        """With the schemas of keys and values, looked up now: for the driver. Raises `ConfigError`."""
+        return replace(self, encoded=tuple(one.resolve() for one in self.encoded))
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of ``batch`` that make records. Raises `KafkaConditionError` for a null topic, and as

@@ -430,7 +430,7 @@ def test_a_format_that_would_shift_rows_is_refused(
 def test_nothing_is_inferred_for_a_write() -> None:
     given = written(key_format="json", value_format="json", value_schema="infer")
     with pytest.raises(ConfigError, match=r"value\.schema=infer is for reads"):
-        RowColumns.check(TYPED, None, formats=given)
+        RowColumns.check(TYPED, None, formats=given)[0].resolve()
 
 
 def test_the_size_of_a_sample_is_an_option() -> None:
@@ -557,7 +557,7 @@ def test_columns_with_a_prefix_are_written_without_it() -> None:
 )
 def test_columns_that_can_not_be_written(schema: StructType, options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        RowColumns.check(schema, "t", formats=written(value_format="json", **options))
+        RowColumns.check(schema, "t", formats=written(value_format="json", **options))[0].resolve()
 
 
 class Versioned:
@@ -662,7 +662,7 @@ def test_a_schema_that_is_one_type(versioned) -> None:
 
 def test_the_schema_of_a_write_is_looked_up_once_and_the_encoder_kept(versioned) -> None:
     schema = StructType([StructField("value", StructType([StructField("n", LongType())]))])
-    columns, _ = RowColumns.check(schema, "t", formats=written(value_format="versioned", topic="t"))
+    columns = RowColumns.check(schema, "t", formats=written(value_format="versioned", topic="t"))[0].resolve()
     assert dict(columns.encoded[0].format.settings) == {"payload": "value", "topic": "t", "version": "1"}
     kind = pa.struct([("n", pa.int64())])
     assert columns.encoded[0].format.encoder(kind) is columns.encoded[0].format.encoder(kind)

@@ -2,10 +2,15 @@
 
 import json
 import logging
+import pickle
 
+import pyarrow as pa
 import pytest
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StructType
+from support.http_server import serving
 
+from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
@@ -104,3 +109,36 @@ def test_the_first_commit_of_a_run_ends_what_earlier_runs_have_left(
     for batch_id, run_id in enumerate(runs):
         writer.commit([KafkaCommitMessage(0, 0, 0, 0, (), run_id=run_id)], batch_id)
     assert told == first
+
+
+def registered_rows(url):
+    """The writer of a stream of Avro, as Spark makes one for the tasks, one for the commit, one for the
+    abort."""
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "value.format": "avro", "registry.url": url}
+    schema = StructType().add("value", StructType().add("id", "long"))
+    return KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), schema)
+
+
+def test_tasks_have_the_schema_that_was_looked_up_once_and_a_commit_or_an_abort_needs_none():
+    fields = [{"name": "id", "type": ["null", "long"], "default": None}]
+    latest = {"id": 7, "version": 1, "schema": json.dumps({"type": "record", "name": "R", "fields": fields})}
+    with serving(lambda _asked: (200, {}, latest)) as registry:
+        pickler, writer = CloudPickleSerializer(), registered_rows(registry.url)
+        pickler.dumps((lambda rows: writer.write(rows), None))
+        task = pickle.loads(pickler.dumps(writer))
+        assert registry.paths == ["/subjects/t-value/versions/latest"]
+    with serving(lambda _asked: (503, {}, b"")) as registry:
+        rows = pa.RecordBatch.from_pylist([{"value": {"id": 1}}])
+        assert task._columns.select(rows).to_pylist() == [{"value": b"\0\0\0\0\x07\x02\x02"}]
+        message = KafkaCommitMessage(1, 7, 1, 0, (("t", 0, 1, 7, 0, 0),))
+        registered_rows(registry.url).commit([message], 0)
+        registered_rows(registry.url).abort([message, None], 1)
+        assert registry.paths == []
+
+
+def test_a_schema_that_the_registry_lacks_is_no_error_of_pickling():
+    """PySpark says "Could not serialize object" for every other exception."""
+    lacks = 404, {}, {"error_code": 40401, "message": "Subject not found"}
+    refused = pytest.raises(ConfigError, match=r"^value\.format=avro: .*Subject")
+    with serving(lambda _asked: lacks) as registry, refused:
+        CloudPickleSerializer().dumps(registered_rows(registry.url))
