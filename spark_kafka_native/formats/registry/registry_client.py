@@ -47,7 +47,8 @@ class RegistryClient:
     """Where a registry is, and how to log in."""
 
     urls: tuple[str, ...]
-    """Of one registry: the next one is asked where one does not answer, and from then on first."""
+    """Of one registry: the next one is asked where one does not answer, and from then on first; also where
+    one lacks a schema, as it may be behind the others."""
     authorization: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     _answered: int = field(default=0, init=False, repr=False)
@@ -67,13 +68,10 @@ class RegistryClient:
         Raises `UnknownSchemaError` if the registry says that it does not exist, and `RegistryError` if it
         refuses, or does not answer in time (`CredentialsError`: it refuses the credentials).
         """
-        headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
-        if self.authorization is not None:
-            headers["Authorization"] = self.authorization
-        data = None if body is None else json.dumps(body).encode()
-        request = HttpRequest(method="GET" if body is None else "POST", path=path, headers=headers, body=data)
+        request = self._request(path, body)
         until = monotonic() + OPERATION_S if until is None else until
         first, count = self._answered, len(self.urls)
+        unknown: UnknownSchemaError | None = None
         for attempt in itertools.count():
             place = (first + attempt) % count
             url = self.urls[place]
@@ -89,7 +87,11 @@ class RegistryClient:
                 reason, pause_s = f"HTTP status {answer.status}", _retry_after_s(answer)
             except RequestError as error:
                 reason = str(error)
+            except UnknownSchemaError as error:
+                unknown, reason = error, str(error)
             rounds, asked = divmod(attempt + 1, count)
+            if unknown is not None and asked == 0:
+                raise unknown
             if asked == 0:  # all of them were asked
                 pause_s = max(pause_s, _FIRST_PAUSE_S * 2**rounds)
             pause_s = min(pause_s, _LONGEST_PAUSE_S) * random.uniform(0.8, 1.2)
@@ -100,6 +102,13 @@ class RegistryClient:
             f"Can't get the {what} from the schema registry at {self.shown}: {reason} "
             f"({attempt + 1} attempts)"
         )
+
+    def _request(self, path: str, body: Mapping[str, Any] | None) -> HttpRequest:
+        headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
+        if self.authorization is not None:
+            headers["Authorization"] = self.authorization
+        data = None if body is None else json.dumps(body).encode()
+        return HttpRequest(method="GET" if body is None else "POST", path=path, headers=headers, body=data)
 
     def _send(self, url: str, request: HttpRequest, until: float) -> Answer:
         secure = urlsplit(url).scheme == "https"

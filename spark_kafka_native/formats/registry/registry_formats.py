@@ -83,8 +83,7 @@ class RegistryDecoder:
     def _new(self, key: SchemaKey) -> Decoder | str:
         if isinstance(key, int) and key < 0:
             return f"{key} is no id of a schema"
-        registry = self._registry
-        schema = registry.schema(key) if isinstance(key, int) else registry.schema_of_guid(key)
+        schema = self._registry.schema_of_records(key)
         if schema.type != self._language:
             return f"{schema.shown} is of type {schema.type}, not {self._language}"
         try:

@@ -6,7 +6,8 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, Final
 from urllib.parse import quote
@@ -21,10 +22,13 @@ MAX_REFERENCES: Final = 200
 _MAX_REFERENCE_DEPTH: Final = 20
 _MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 _MAX_UNKNOWN: Final = 10_000
-_UNKNOWN_S: Final = 60.0
+_UNKNOWN_S: Final = 5.0
 """Until then a schema that the registry does not have is not asked for again."""
 _FOLLOWER_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """A node of a registry that gave an id may be ahead of the one that is asked for the schema."""
+_IMPATIENT_S: Final = 60.0
+"""After waiting in vain, records with other unknown ids are not waited for: they may be of another
+registry."""
 _CONTEXT: Final = re.compile(r":\.[^:]*:")
 """What a subject in a context begins with: each context counts its own ids."""
 
@@ -45,6 +49,7 @@ class SchemaRegistry:
         self._kept_bytes = 0
         self._unknown: dict[str, tuple[float, UnknownSchemaError]] = {}
         """By path, with the time until which the registry is not asked again."""
+        self._impatient_until = 0.0
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> SchemaRegistry | None:
@@ -78,21 +83,39 @@ class SchemaRegistry:
         """The schema with this id. Raises `UnknownSchemaError` or another `RegistryError`."""
         return self._keep(self._path_of(id), f"schema with id {id}", {"id": id})
 
+    def schema_of_guid(self, guid: str) -> RegisteredSchema:
+        """The schema with this GUID. Raises as `schema`."""
+        return self._keep(_path_of_guid(guid), f"schema with GUID {guid}", {"guid": guid})
+
     def schema_just_given(self, id: int) -> RegisteredSchema:
         """The schema with an id that `register` or `lookup` has returned: one that is unknown is asked for
         again, for some seconds. Raises as `schema`."""
+        return self._again(self._path_of(id), lambda: self.schema(id))
+
+    def schema_of_records(self, key: int | str) -> RegisteredSchema:
+        """The schema with the id or GUID that records name. One that is unknown is asked for again, for some
+        seconds in a minute. Raises as `schema`."""
+        if isinstance(key, int):
+            path, ask = self._path_of(key), partial(self.schema, key)
+        else:
+            path, ask = _path_of_guid(key), partial(self.schema_of_guid, key)
+        if monotonic() < self._impatient_until:
+            return ask()
+        try:
+            return self._again(path, ask)
+        except UnknownSchemaError:
+            self._impatient_until = monotonic() + _IMPATIENT_S
+            raise
+
+    def _again(self, path: str, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema:
         for pause_s in _FOLLOWER_PAUSES_S:
-            self._unknown.pop(self._path_of(id), None)  # that was before
+            self._unknown.pop(path, None)  # that was before
             try:
-                return self.schema(id)
+                return ask()
             except UnknownSchemaError:
                 sleep(pause_s)
-        self._unknown.pop(self._path_of(id), None)
-        return self.schema(id)
-
-    def schema_of_guid(self, guid: str) -> RegisteredSchema:
-        """The schema with this GUID. Raises as `schema`."""
-        return self._keep(f"/schemas/guids/{_quoted(guid)}", f"schema with GUID {guid}", {"guid": guid})
+        self._unknown.pop(path, None)
+        return ask()
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
         """One version of a subject, which are counted from 1. Raises as `schema`."""
@@ -262,6 +285,10 @@ def _shared(settings: tuple[tuple[str, str], ...]) -> SchemaRegistry:
 def _quoted(name: str) -> str:
     # `replace`: JSON may have half of a surrogate pair.
     return quote(name, safe="", errors="replace")
+
+
+def _path_of_guid(guid: str) -> str:
+    return f"/schemas/guids/{_quoted(guid)}"
 
 
 def _versions_of(subject: str) -> str:

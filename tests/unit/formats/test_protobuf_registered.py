@@ -31,7 +31,7 @@ class FakeRegistry:
     def schema(self, id: int) -> RegisteredSchema:
         return self.schemas[id]
 
-    schema_just_given = schema
+    schema_just_given = schema_of_records = schema
 
     def latest(self, _subject: str) -> RegisteredSchema:
         return self.schemas[max(self.schemas)]

@@ -29,7 +29,7 @@ class FakeRegistry:
     def schema(self, _id: int) -> RegisteredSchema:
         return self._schema
 
-    schema_just_given = latest = schema
+    schema_just_given = schema_of_records = latest = schema
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, text: str) -> dict[str, str]:

@@ -43,9 +43,11 @@ class FakeRegistry:
 
     schema_just_given = schema
 
-    def schema_of_guid(self, guid: str) -> RegisteredSchema:
-        self.asked.append(guid)
-        return RegisteredSchema(type=self.type, text=guid, guid=guid)
+    def schema_of_records(self, key: int | str) -> RegisteredSchema:
+        if isinstance(key, int):
+            return self.schema(key)
+        self.asked.append(key)
+        return RegisteredSchema(type=self.type, text=key, guid=key)
 
 
 class Marked:
