@@ -73,27 +73,25 @@ def fetch_once(
     topic_partition: TopicPartition,
     offset: int,
     config: ConsumerConfig,
-    deadline: Deadline | None = None,
+    deadline: Deadline,
 ) -> FetchedOnce:
     """Ask the leader once for the records from ``offset`` on, up to ``config.max_partition_fetch_bytes``.
 
     At the end of the log it waits for ``fetch_min_bytes``, ``fetch_max_wait_ms`` at most, and returns no
-    records then. A leader that has moved is asked again, until ``deadline`` (None: the config's time for an
-    operation).
+    records then. A leader that has moved is asked again, until ``deadline``.
 
     Raises `OffsetOutOfRangeError` with the bounds, `CorruptRecordError`, `BrokerError`,
     `DeadlineExceededError`.
     """
     if offset < 0:
         raise ValueError(f"an offset must not be negative: {offset}")
-    limit = deadline or router.deadline()
 
     def attempt() -> tuple[FetchResponse, PartitionData]:
-        return ask_leader(router, topic_partition, offset, config, limit)
+        return ask_leader(router, topic_partition, offset, config, deadline)
 
     what = f"fetching {topic_partition} at offset {offset}"
     try:
-        response, data = router.retry(attempt, what=what, deadline=limit, topics=(topic_partition.topic,))
+        response, data = router.retry(attempt, what=what, deadline=deadline, topics=(topic_partition.topic,))
     except OffsetOutOfRangeError as error:
         raise with_bounds(router, error) from None
     records = memoryview(data.records or b"").cast("B")

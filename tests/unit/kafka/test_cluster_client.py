@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.brokers.scripted_broker import HangUp, ScriptedCluster
+from support.brokers.scripted_broker import HangUp, ScriptedCluster, values_of
 
 from spark_kafka_native.kafka import Cluster, Router, TopicPartition, cluster_client
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -79,3 +79,16 @@ def test_brokers_are_asked_for_again_once_they_are_old(brokers: ScriptedCluster)
         before = len(brokers.mock.asked("Metadata"))
         assert seldom.controller() in seldom.brokers()
         assert len(brokers.mock.asked("Metadata")) == before
+
+
+def test_a_fetch_follows_the_leader_to_another_broker(brokers: ScriptedCluster) -> None:
+    """The broker that led the partition refuses, and the metadata of before name no other."""
+    brokers.logs[T0].append([b"0", b"1"])
+    with Cluster.connect(
+        brokers.bootstrap_servers, retry_backoff_ms=5, default_api_timeout_ms=10_000
+    ) as cluster:
+        former = cluster.leader(T0).node_id
+        brokers.logs[T0].leader = 3 - former
+        fetched = cluster.fetch("t", 0, 1)
+    assert (values_of(fetched.columns), fetched.next_offset) == ([b"1"], 2)
+    assert [one.node_id for one in brokers.mock.asked("Fetch")] == [former, 3 - former]

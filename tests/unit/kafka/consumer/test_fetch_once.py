@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import offsets_of
 from support.consumer.simulated_fetch import ID, ONE, records, told
+from support.record_batches import batch, control, record
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
-from spark_kafka_native.kafka.consumer.fetch_once import fetch_once
+from spark_kafka_native.kafka.consumer.fetch_once import FetchedOnce, fetch_once
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.errors import BrokerError, CorruptRecordError, KafkaError
+from spark_kafka_native.kafka.model import HeaderKeys, IsolationLevel
+from spark_kafka_native.kafka.protocol.api.fetch import FetchedAbortedTransaction, FetchResponse
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
@@ -53,3 +58,79 @@ def test_an_error_of_the_partition_is_not_taken_for_an_empty_response(code: Erro
     router = answering(lambda _: told(p0=code))
     with pytest.raises(BrokerError, match=rf"at offset 10: {code.name}"):
         fetch_once(router, ONE, 10, ConsumerConfig(), Deadline.after_ms(60_000))
+
+
+def fetched_with(response: FetchResponse, offset: int = 10, **config: Any) -> FetchedOnce:
+    """The result of a fetch that the leader answers with ``response``."""
+    router = answering(lambda _: response)
+    return fetch_once(router, ONE, offset, ConsumerConfig(**config), Deadline.after_ms(60_000))
+
+
+@pytest.mark.parametrize("sent", [b"", None], ids=["empty", "null"])
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_a_response_without_records_leaves_the_offset_where_it_is(
+    sent: bytes | None, check_crcs: bool
+) -> None:
+    """Old brokers answer with a null record set at the end of the log, newer ones with an empty one."""
+    response = told(p0=ErrorCode.NONE if sent is None else sent)
+    fetched = fetched_with(response, check_crcs=check_crcs)
+    assert (offsets_of(fetched.columns), fetched.valid.tolist(), fetched.next_offset) == ([], [], 10)
+
+
+def test_the_whole_batches_before_one_that_was_cut_off_are_returned() -> None:
+    fetched = fetched_with(told(p0=records(10) + records(12)[:-1]))
+    assert (offsets_of(fetched.columns), fetched.next_offset) == ([10, 11], 12)
+
+
+def test_a_batch_that_did_not_come_whole_is_not_taken_for_the_end_of_the_log() -> None:
+    with pytest.raises(KafkaError, match="t-0 at offset 10: its batch of 77 bytes did not come whole"):
+        fetched_with(told(p0=records(10)[:-1]))
+
+
+def test_each_record_has_the_validity_of_its_own_batch() -> None:
+    damaged = bytearray(records(12, count=1))
+    damaged[-2] ^= 1
+    response = told(p0=records(9) + records(11, count=1) + bytes(damaged) + records(13))
+    with pytest.raises(CorruptRecordError, match="t-0 at offset 12"):
+        fetched_with(response)
+    fetched = fetched_with(response, check_crcs=False)
+    assert offsets_of(fetched.columns) == [10, 11, 12, 13, 14]
+    assert fetched.valid.tolist() == [True, True, False, True, True]
+
+
+def test_a_batch_may_not_decompress_to_more_than_the_setting_allows() -> None:
+    body = gzip.compress(record(0, bytes(100_000)))
+    response = told(p0=batch(body=body, count=1, attributes=1, base_offset=10))
+    assert offsets_of(fetched_with(response, max_batch_bytes=200_000).columns) == [10]
+    with pytest.raises(CorruptRecordError, match="t-0 at offset 10"):
+        fetched_with(response, max_batch_bytes=50_000)
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"), [(IsolationLevel.READ_COMMITTED, [10]), (IsolationLevel.READ_UNCOMMITTED, [10, 11])]
+)
+def test_records_of_an_aborted_transaction_are_for_an_uncommitted_reader_alone(
+    level: IsolationLevel, shown: list[int]
+) -> None:
+    aborted = batch([record(0)], base_offset=11, attributes=0x10, producer_id=7)
+    response = told(p0=records(10, count=1) + aborted + control(12, 7, 0))
+    [topic] = response.responses
+    [data] = topic.partitions
+    data = replace(data, aborted_transactions=[FetchedAbortedTransaction(producer_id=7, first_offset=11)])
+    response = replace(response, responses=[replace(topic, partitions=[data])])
+    fetched = fetched_with(response, isolation_level=level)
+    assert (offsets_of(fetched.columns), fetched.next_offset) == (shown, 13)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [({}, "\ufffd"), ({"header_keys": HeaderKeys.BYTES}, b"\xff")],
+    ids=["default", "bytes"],
+)
+def test_a_header_key_that_is_not_utf8_is_returned_as_the_setting_says(
+    settings: dict[str, Any], key: str | bytes
+) -> None:
+    response = told(p0=batch([record(0, headers=[(b"\xff", b"1")])], base_offset=10))
+    headers = fetched_with(response, **settings).columns.headers
+    assert headers is not None
+    assert [one["key"] for of_record in headers.to_pylist() for one in of_record] == [key]

@@ -5,19 +5,24 @@ ended: transactions that interleave, gaps as compaction leaves them, answers of 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from support.brokers.scripted_broker import ScriptedCluster, properties
 from support.record_batches import batch, control, record
 
 from spark_kafka_native.kafka.cluster.offsets import LogBounds
 from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.consumer import fetch_once as module
 from spark_kafka_native.kafka.consumer.fetch_once import UndecidedError, last_committed_value
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.protocol.api.fetch import PartitionData
+from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
+from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.kafka.records.encode import encode_record_batch
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 WHERE = TopicPartition("markers", 0)
@@ -161,3 +166,39 @@ def test_all_before_the_wanted_end_is_read_though_the_leader_has_named_an_earlie
         log.write(-1, (b"other", b"x"))
     log.write(-1, (b"mine", b"new"))
     assert look(log, until=log.end, known_end=known_end) == b"new"
+
+
+def test_a_response_without_records_is_not_the_end_of_the_log(look: Any) -> None:
+    """A broker that throttles answers with a null record set (KIP-219)."""
+    log = Log(random.Random(0))
+    log.write(-1, (b"mine", b"1"))
+    answers = [None, b"", None]
+
+    class Throttled(Log):
+        def answer(self, position: int) -> Any:
+            response, data = log.answer(position)
+            return response, replace(data, records=answers.pop()) if answers else data
+
+    assert look(Throttled(log.rng, log.batches, log.begin, log.end)) == b"1"
+    assert not answers
+
+
+def test_the_leader_is_followed_to_another_broker() -> None:
+    with ScriptedCluster(2) as cluster:
+        cluster.create("markers", leader=1)
+        columns = RecordColumns(
+            length=2, key=pa.array([b"mine", b"other"]), value=pa.array([b"1", b"2"], pa.binary())
+        )
+        cluster.logs[WHERE].log.append(bytes(encode_record_batch(columns, now_ms=1)))
+
+        def moved(request: FetchRequest, version: int) -> FetchResponse:
+            cluster.logs[WHERE].leader = 2
+            return cluster.own(request, version, 1)
+
+        cluster[1].push(FetchRequest, moved)
+        router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
+        try:
+            assert last_committed_value(router, WHERE, b"mine", Deadline.after_ms(10_000)) == b"1"
+        finally:
+            router.close()
+        assert [one.node_id for one in cluster.mock.asked("Fetch")] == [1, 2]
