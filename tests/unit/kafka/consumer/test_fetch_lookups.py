@@ -20,9 +20,10 @@ from support.interrupts.keyboard_interrupts import repeat_until_interrupted
 from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
-from spark_kafka_native.kafka.consumer.fetch_lookups import TopicBackoff
+from spark_kafka_native.kafka.consumer.fetch_lookups import FetchLookups, TopicBackoff
 from spark_kafka_native.kafka.consumer.fetcher import FetchRun
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
+from spark_kafka_native.kafka.consumer.partition_state import PartitionState
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -344,6 +345,37 @@ def test_a_topic_that_stays_away_is_looked_up_less_and_less_often() -> None:
     backoff.learn({ONE: Leader(1, 5, ID)}, now=0.0)
     backoff.learn({ONE: missing}, now=0.0)
     assert backoff.not_before("t", 0.0) < 4 * waits[0]
+
+
+@pytest.mark.parametrize("reason", ["paused", "broken off", "finished"])
+def test_the_leader_of_a_partition_that_is_not_read_is_not_looked_up(world: World, reason: str) -> None:
+    """Its outcome would not be kept: each round would ask again."""
+    router: Any = world
+    lookups = FetchLookups(router, background=AtOnce("kafka-fetch"))
+    lost = PartitionState(ONE, 20 if reason == "finished" else 10, 20, 1)
+    lost.broker.lose_leader()
+    if reason == "paused":
+        lost.pause(0.0)
+    elif reason == "broken off":
+        lost.break_off(BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t"))
+    assert lookups.find_leaders([lost], 0.0) == []
+    assert world.looked_up == []
+
+
+def test_a_partition_that_is_added_waits_for_the_next_look_up_of_its_topic(world: World) -> None:
+    """The fetch would go round and round meanwhile."""
+    world.leaders[ONE] = world.leaders[TWO] = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "t")
+    run = start_in(world, ONE)
+    run.next(Deadline.after_ms(0))
+    assert world.looked_up == ["known"]
+    run.add(TWO, 10, 20)
+    run.next(Deadline.after_ms(0))
+    assert world.looked_up == ["known"]
+    assert run.max_wait_ms > 0
+    world.leaders[ONE] = world.leaders[TWO] = Leader(1, 5, ID)
+    world.clock.elapsed_s = 1.0
+    run.next(Deadline.after_ms(0))
+    assert [run.state(tp).broker.leader for tp in (ONE, TWO)] == [Leader(1, 5, ID)] * 2
 
 
 def test_a_connection_that_has_ended_at_once_is_a_failure(world: World) -> None:
