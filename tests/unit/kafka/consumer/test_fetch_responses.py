@@ -18,6 +18,7 @@ from spark_kafka_native.kafka.consumer.fetch_responses import (
     FetchRules,
     ResponseFacts,
     apply_failure,
+    apply_leader,
     apply_missing,
     apply_response,
 )
@@ -25,6 +26,7 @@ from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, Partition
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
+    DeadlineExceededError,
     EndOfLogError,
     KafkaError,
     LogTruncatedError,
@@ -251,6 +253,17 @@ def test_an_open_transaction_is_no_end_however_long() -> None:
     assert one.progress.waited_s(90.0) == 41.0
 
 
+@pytest.mark.parametrize("wait_s", [5.0, 0.0])
+def test_an_open_transaction_that_begins_the_log_is_waited_for(wait_s: float) -> None:
+    """Offset 0 is one that the broker reports, unlike -1."""
+    one = state(0, until=60)
+    rules = replace(COMMITTED, end_of_log_wait_s=wait_s)
+    assert not apply_response(one, data(last_stable_offset=0), ANSWER, rules)
+    assert (one.error, one.position.probe_until, one.progress.failures) == (None, None, 0)
+    assert isinstance(one.progress.last_failure, EndOfLogError)
+    assert one.progress.last_failure.in_open_transaction
+
+
 @pytest.mark.parametrize("wait_s", [5.0, 0.0])  # end.of.log.wait.ms is about ranges alone
 def test_an_endless_partition_waits_at_the_end_without_a_failure(wait_s: float) -> None:
     one = state(60, until=ENDLESS)
@@ -348,6 +361,13 @@ def test_a_follower_that_keeps_records_back_is_left() -> None:
     assert one.broker.leader_only(50.5)
 
 
+def test_a_follower_that_keeps_committed_records_back_is_left_before_the_leader_is_probed() -> None:
+    """It may lag behind: only the leader can prove that a gap has no records."""
+    one = follower()
+    apply_response(one, data(), ANSWER, COMMITTED)
+    assert (one.broker.node_id, one.position.probe_until, one.progress.failures) == (1, None, 1)
+
+
 def test_a_preferred_replica_is_asked_until_the_leader_is_asked_again() -> None:
     one = state()
     assert not apply_response(one, data(preferred_read_replica=2), ANSWER, RULES)
@@ -382,6 +402,15 @@ def test_the_leader_tells_the_end_although_it_prefers_a_follower() -> None:
     unknown = state(60)
     apply_response(unknown, data(preferred_read_replica=2, high_watermark=-1), ANSWER, RULES)
     assert unknown.progress.at_end_since is None
+    empty = state(0)
+    apply_response(empty, data(preferred_read_replica=2, high_watermark=0), ANSWER, RULES)
+    assert empty.progress.at_end_since == 50.0
+
+
+def test_a_partition_below_the_end_goes_to_a_preferred_follower_without_any_wait() -> None:
+    one = state(59)
+    apply_response(one, data(preferred_read_replica=2), ANSWER, replace(RULES, end_of_log_wait_s=0.0))
+    assert (one.error, one.broker.node_id, one.progress.at_end_since) == (None, 2, None)
 
 
 def test_what_the_node_prefers_itself_is_no_detour() -> None:
@@ -460,6 +489,67 @@ def test_any_other_leader_that_a_refusal_names_is_looked_up(code: ErrorCode, nam
     leader = LeaderIdAndEpoch(leader_id=named[0], leader_epoch=named[1])
     assert not apply_response(one, data(error_code=code, current_leader=leader), ANSWER, RULES)
     assert (one.broker.leader, one.broker.leader_is_stale) == (None, True)
+
+
+def test_a_leader_is_not_taken_from_a_response_to_a_partition_that_lost_its_own() -> None:
+    """Nothing shows that the one that is named is newer."""
+    one = state()
+    one.broker.lose_leader()
+    named = LeaderIdAndEpoch(leader_id=3, leader_epoch=6)
+    refused = data(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=named)
+    assert not apply_response(one, refused, ANSWER, RULES)
+    assert (one.error, one.broker.leader, one.progress.failures) == (None, None, 1)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [Leader(2, 4, None), BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "x"), NetworkError("lost")],
+    ids=["leader", "final error", "failure"],
+)
+@pytest.mark.parametrize("waits", ["has a leader", "paused", "broken off"])
+def test_a_look_up_changes_nothing_of_a_partition_that_no_longer_waits_for_it(
+    found: Leader | KafkaError, waits: str
+) -> None:
+    one = state()
+    before = OffsetOutOfRangeError(TP, 10) if waits == "broken off" else None
+    if waits != "has a leader":
+        one.broker.lose_leader()
+    if waits == "paused":
+        one.pause(49.5)
+    elif before is not None:
+        one.break_off(before)
+    leader = one.broker.leader
+    apply_leader(one, found, 50.0, RULES)
+    assert (one.broker.leader, one.error, one.progress.failures) == (leader, before, 0)
+
+
+def test_a_look_up_that_took_too_long_ends_a_range_and_not_a_read_without_an_end() -> None:
+    error = DeadlineExceededError("asking for metadata did not succeed in time")
+    bounded, endless = state(), state(until=ENDLESS)
+    for one in (bounded, endless):
+        one.broker.lose_leader()
+        apply_leader(one, error, 50.0, RULES)
+    assert (bounded.error, endless.error, endless.progress.failures) == (error, None, 1)
+
+
+@pytest.mark.parametrize(("next_batch", "end"), [(15, 15), (20, 20), (25, 20)])
+def test_a_probe_passes_no_offset_that_may_have_a_record(next_batch: int, end: int) -> None:
+    """Neither one of the next batch, nor one from the last stable offset on."""
+    one = state()
+    assert not apply_response(one, data(), ANSWER, COMMITTED)
+    assert one.position.probe_until == 20
+    assert apply_response(one, data(records=batch(next_batch, 5)), ANSWER, COMMITTED)
+    assert (one.position.received_until, one.position.fetch_offset) == (end, end)
+    assert (one.position.probe_until, one.position.last_fetched_epoch) == (None, -1)
+
+
+@pytest.mark.parametrize("sent", [None, b""], ids=["null", "empty"])
+def test_a_probe_without_records_proves_nothing(sent: bytes | None) -> None:
+    one = state()
+    apply_response(one, data(), ANSWER, COMMITTED)
+    assert not apply_response(one, data(records=sent), ANSWER, COMMITTED)
+    assert (one.error, one.position.fetch_offset, one.progress.failures) == (None, 10, 1)
+    assert "no records, although the log goes on to 20" in str(one.progress.last_failure)
 
 
 def test_a_leader_that_is_named_does_not_mend_an_error_for_good() -> None:
