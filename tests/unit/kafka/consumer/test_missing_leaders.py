@@ -584,6 +584,9 @@ def test_a_partition_that_does_not_exist_and_a_wrong_base_are_refused_at_once(
                 wrong()
         with pytest.raises(ValueError, match="whence is offset, start, end or current, not 'begin'"):
             consumer.seek(1, whence="begin")  # type: ignore[arg-type]
+        for distance in (True, "1", 1.0, OffsetAt.LATEST):
+            with pytest.raises(TypeError, match="with whence='end' a number of offsets is wanted, not"):
+                consumer.seek(distance, whence="end")  # type: ignore[arg-type]
         assert len(cluster.mock.asked("ListOffsets")) == before
 
 

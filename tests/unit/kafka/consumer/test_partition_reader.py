@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.brokers.scripted_broker import HangUp, Late, ScriptedCluster, offsets_of, properties
+from support.brokers.scripted_broker import HangUp, Late, Log, ScriptedCluster, offsets_of, properties
 from support.consumer.partition_reading import Start, eventually, fill, prefetched, readers_of, soon, take
 
 from spark_kafka_native.kafka.cluster.offsets import list_bounds, offset_or_at, resolve_offsets
@@ -25,6 +25,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
     ConsumerClosedError,
+    KafkaError,
 )
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
@@ -438,6 +439,42 @@ def test_a_partition_is_named_where_several_are_read(cluster: ScriptedCluster) -
             consumer.seek(1, partition=0)
         consumer.seek(1, partition=one)
         assert [consumer.position(tp) for tp in (one, TopicPartition("other", 0))] == [1, 0]
+
+
+@pytest.mark.parametrize("wrong", [TopicPartition("other", 0), TopicPartition("orders", 1), 1])
+def test_another_partition_than_the_only_one_is_refused(
+    cluster: ScriptedCluster, wrong: int | TopicPartition
+) -> None:
+    """It may exist, and the call would move or pause the one that is read."""
+    fill(cluster, 2)
+    cluster.create("other")
+    with Consumer(cluster.bootstrap_servers, "orders", partitions=[0], start=3) as consumer:
+        for call in (consumer.position, consumer.pause, consumer.lag, lambda one: consumer.seek(0, one)):
+            with pytest.raises(ValueError, match="is not being read"):
+                call(wrong)
+        assert consumer.position() == consumer.position(0) == 3
+
+
+def test_a_partition_that_does_not_exist_is_no_partition_to_wait_for(cluster: ScriptedCluster) -> None:
+    fill(cluster, 2)
+    with pytest.raises(KafkaError, match=r"finding the partitions of orders(.|\n)*orders-7"):
+        Consumer(cluster.bootstrap_servers, "orders", partitions=[0, 7], default_api_timeout_ms=200)
+
+
+def test_a_partition_that_is_newer_than_the_metadata_of_a_shared_router_is_found(
+    cluster: ScriptedCluster,
+) -> None:
+    [one] = fill(cluster, 1)
+    given = properties(cluster.bootstrap_servers, default_api_timeout_ms=10_000)
+    router = Router(ClientConfig.from_properties(given))
+    try:
+        assert router.metadata(("orders",)).topic("orders").partitions.keys() == {0}
+        added = TopicPartition("orders", 1)
+        cluster.logs[added] = Log()
+        with Consumer(router=router, topic="orders", partitions=[0, 1]) as consumer:
+            assert consumer.partitions == (one, added)
+    finally:
+        router.close()
 
 
 @pytest.mark.parametrize("named", ["index", "partition"])
