@@ -55,6 +55,8 @@ class Known:
 
     heard: float
     generation: int = 0
+    previous: int = -1
+    """The epoch before (KIP-848)."""
     awaits: tuple[str, Any] | None = None
     """What it is not answered yet: the API, and the actor."""
     joined: bool = False
@@ -253,14 +255,18 @@ class ConsumerCoordinator:
             if self.members.pop(name, None) is not None:
                 self.bump()
             return answer(member_epoch=epoch)
+        told = request.topic_partitions
+        owned = None if told is None else by_name(told)
         if epoch == 0:
-            assert request.topic_partitions == []
-            self.members[name] = Known(self.world.now, topics=frozenset(request.subscribed_topic_names))
-            self.bump()
+            assert owned == set()
+            if name not in self.members:
+                self.members[name] = Known(self.world.now, topics=frozenset(request.subscribed_topic_names))
+                self.bump()
         if name not in self.members:
             return answer(error_code=E.UNKNOWN_MEMBER_ID)
         known = self.members[name]
-        if epoch not in (0, known.generation):
+        has_missed_one = epoch == known.previous and owned is not None and owned <= known.holds
+        if epoch != known.generation and not has_missed_one:
             return answer(error_code=E.FENCED_MEMBER_EPOCH)
         known.heard = self.world.now
         if request.subscribed_topic_names is not None:
@@ -270,24 +276,13 @@ class ConsumerCoordinator:
                 self.bump()
         keeps = known.holds & set(self.target[name])
         if known.holds - keeps:  # to be given up, and acknowledged
-            told = request.topic_partitions
-            owned = (
-                None
-                if told is None
-                else {
-                    TopicPartition(topic, index)
-                    for one in told
-                    for topic, topic_id in IDS.items()
-                    if topic_id == one.topic_id
-                    for index in one.partitions
-                }
-            )
             if owned is None or not owned <= keeps:
                 return answer(member_epoch=known.generation, assignment=assignment(keeps))
             known.holds = keeps
         others = set().union(*(one.holds for other, one in self.members.items() if other != name))
         known.holds = keeps | (set(self.target[name]) - others)
-        known.generation = self.epoch
+        if known.generation != self.epoch:
+            known.previous, known.generation = known.generation, self.epoch
         return answer(member_epoch=known.generation, assignment=assignment(known.holds))
 
     def commit(self, identity: Identity) -> E:
@@ -297,11 +292,17 @@ class ConsumerCoordinator:
         return E.NONE if identity.generation_id == known.generation else E.STALE_MEMBER_EPOCH
 
     def tick(self) -> None:
-        gone = [name for name, one in self.members.items() if self.world.now - one.heard > SESSION_S]
+        # Longer than that of the members, which do not know it.
+        gone = [name for name, one in self.members.items() if self.world.now - one.heard > 3 * SESSION_S]
         for name in gone:
             del self.members[name]
         if gone:
             self.bump()
+
+
+def by_name(partitions: list[Any]) -> set[TopicPartition]:
+    topics = {topic_id: topic for topic, topic_id in IDS.items()}
+    return {TopicPartition(topics[one.topic_id], index) for one in partitions for index in one.partitions}
 
 
 def assignment(partitions: set[TopicPartition]) -> Any:

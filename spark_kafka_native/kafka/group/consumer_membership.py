@@ -7,7 +7,9 @@
 | stable | heartbeats contain only changes | another target, another subscription |
 
 The coordinator gives a partition to another member only once this one has acknowledged that it no longer
-owns it. FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID and a session timeout lead to epoch 0 with everything lost.
+owns it. FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID lead to epoch 0 with everything lost. After a session
+timeout everything is lost, too, but the epoch stays: the coordinator's timeout is its own, and it refuses a
+member that it still has if that comes with epoch 0.
 """
 
 from __future__ import annotations
@@ -52,6 +54,8 @@ _HEARTBEAT: Final = {
 """UNRELEASED_INSTANCE_ID fails: another consumer has the instance id, or one that was killed a while ago had
 it.
 """
+_STILL_THERE: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID})
+"""The refusals of epoch 0 by a coordinator that still has this member, with a later epoch."""
 
 
 class _Report(NamedTuple):
@@ -101,6 +105,10 @@ class ConsumerMembership(Membership):
         """True if the request that is under way ends a membership: its outcome says nothing of the next one,
         which the caller may already ask for.
         """
+        self._releases: bool | None = None
+        """True if the next request ends the membership that the coordinator still has, so that this member
+        can join again; False once it has been sent; None before, and from the next join that succeeds on.
+        """
 
     def __repr__(self) -> str:
         who = self.rules.group_instance_id or self.member_id
@@ -122,8 +130,9 @@ class ConsumerMembership(Membership):
 
         Also while it does not know that it has joined: the coordinator may have given it partitions.
         """
-        if self.member_epoch <= JOIN_EPOCH and not self._in_doubt:
-            return None
+        return self._leave() if self.member_epoch > JOIN_EPOCH or self._in_doubt else None
+
+    def _leave(self) -> ConsumerGroupHeartbeatRequest:
         return ConsumerGroupHeartbeatRequest(
             group_id=self.rules.group_id,
             member_id=self.member_id,
@@ -135,8 +144,12 @@ class ConsumerMembership(Membership):
 
     def _next(self, now: float) -> Step:
         joins = self.member_epoch <= JOIN_EPOCH
-        if joins and (self._applying is not None or self._too_slow or self.change()):
+        drops = joins or self._losing
+        if drops and (self._applying is not None or self._too_slow or self.change()):
             return Wait(NEVER)
+        if self._releases:
+            self._leaves, self._releases = True, False
+            return Ask(self._leave())
         if self._unnamed() - self._looked_for:
             return FindPartitions(self.topics)
         news = self._applying is None and (self._received.owned != self.owned or self._is_settled())
@@ -196,12 +209,18 @@ class ConsumerMembership(Membership):
         interval_s = min(response.heartbeat_interval_ms / 1000, self.rules.session_timeout_s / 3)
         self._interval_s = max(0.1, interval_s)
         self._send_all = self._in_doubt = False
+        self._releases = None
         self._received = self._sent
         self._acknowledge &= not self._sent.settled
         self._looked_for = frozenset()
         if response.assignment is not None:
             self._take_in(response.assignment)
         return None
+
+    def _lapse(self) -> None:
+        epoch = self.member_epoch
+        super()._lapse()
+        self.member_epoch = epoch
 
     def _leave_as_too_slow(self) -> Step:
         step = super()._leave_as_too_slow()
@@ -210,6 +229,8 @@ class ConsumerMembership(Membership):
 
     def _has_left(self, response: ConsumerGroupHeartbeatResponse) -> bool:
         has_left, self._leaves = self._leaves, False
+        if self._releases is False and response.error_code.retriable:
+            self._releases = None
         return has_left or response.member_epoch < JOIN_EPOCH
 
     def _take_in(self, assignment: Assignment) -> None:
@@ -246,11 +267,16 @@ class ConsumerMembership(Membership):
         code = response.error_code
         where = f"ConsumerGroupHeartbeat of group {self.rules.group_id}{_advice(code)}"
         error = BrokerError(code, where, response.error_message or None, operation="Read")
+        if code in _STILL_THERE and self.member_epoch <= JOIN_EPOCH and self._releases is None:
+            self._releases = True
+            return None
         match self._judge(error, _HEARTBEAT):
             case Reaction.RETRY:
                 self._send_all = True
                 self._back_off(now)
                 return error
+            case Reaction.LOSE if self.member_epoch <= JOIN_EPOCH:
+                self._back_off(now)
             case Reaction.FAIL:
                 self._fail(error)
             case _:
@@ -261,6 +287,8 @@ class ConsumerMembership(Membership):
         """As `Membership.failed`: the coordinator may or may not have received the request, so the next one
         contains everything.
         """
+        if self._leaves and self._releases is False:
+            self._releases = True
         self._send_all, self._leaves = True, False
         super().failed(error, retriable, now)
 

@@ -198,9 +198,11 @@ class Membership(ABC):
         late_at = NEVER if away_since is None else away_since + self.rules.max_poll_interval_s
         if now >= late_at:  # also if it is not a member: it must not become one without a caller
             return self._leave_as_too_slow()
-        if self.identity is not None and now >= self._heard_at + self.rules.session_timeout_s:
-            # The coordinator has given our partitions to others by now.
-            self._lose(renew=False)
+        session_ends = self._heard_at + self.rules.session_timeout_s
+        if self.identity is not None and now >= session_ends:
+            # The coordinator may have given our partitions to others by now.
+            self._lapse()
+            session_ends = NEVER
         if now < self._retry_at:
             return Wait(min(self._retry_at, late_at))
         step = self._next(now)
@@ -208,7 +210,7 @@ class Membership(ABC):
             return Wait(min(step.until, late_at))
         self._asked_at, self._doubted = now, False
         if isinstance(step, Ask) and not step.held_back_ms and self.identity is not None:
-            return replace(step, until=self._heard_at + self.rules.session_timeout_s)
+            return replace(step, until=session_ends)
         return step
 
     @abstractmethod
@@ -255,6 +257,10 @@ class Membership(ABC):
     @abstractmethod
     def _reset(self, *, renew: bool) -> None:
         """It is no longer a member (``renew``: the coordinator has forgotten its id, too)."""
+
+    def _lapse(self) -> None:
+        """The session has ended by this member's own clock."""
+        self._lose(renew=False)
 
     def _leave_as_too_slow(self) -> Step:
         request = self.leaving()

@@ -236,8 +236,83 @@ def test_an_error_that_ends_the_membership_says_what_to_do(code: ErrorCode, says
     membership = member("one")
     asked(membership)
     membership.answered(answer(0, error_code=code, assigns=False), 0.0)
+    if code is ErrorCode.UNRELEASED_INSTANCE_ID:  # or is it this member?
+        assert asked(membership).member_epoch == -2
+        membership.answered(answer(0, error_code=ErrorCode.FENCED_INSTANCE_ID, assigns=False), 0.0)
+        assert asked(membership).member_epoch == 0
+        membership.answered(answer(0, error_code=code, assigns=False), 0.0)
     with pytest.raises(BrokerError, match=f"ConsumerGroupHeartbeat.*{says}"):
         raise membership.failure or AssertionError
+
+
+@pytest.mark.parametrize(
+    ("instance", "code", "leaves"),
+    [(None, ErrorCode.FENCED_MEMBER_EPOCH, -1), ("one", ErrorCode.UNRELEASED_INSTANCE_ID, -2)],
+    ids=["dynamic", "static"],
+)
+def test_a_member_that_the_coordinator_still_has_leaves_before_it_joins_again(
+    instance: str | None, code: ErrorCode, leaves: int
+) -> None:
+    """It sent thousands of heartbeats a second, or failed for good for the instance id that is its own."""
+    membership = member(instance)
+    refused = answer(0, error_code=code, assigns=False)
+    asked(membership)
+    membership.failed(NetworkError("no answer"), True, 0.0)  # the coordinator has taken it in
+    assert asked(membership, 1.0).member_epoch == 0
+    membership.answered(refused, 1.0)
+    leave = asked(membership, 1.0)
+    assert (leave, leave.member_epoch) == (membership.leaving(), leaves)
+    busy = answer(0, error_code=ErrorCode.NOT_COORDINATOR, assigns=False)
+    membership.answered(busy, 1.0)
+    assert asked(membership, 1.0).member_epoch == 0
+    membership.answered(refused, 1.0)
+    assert asked(membership, 1.0) == leave  # as the first one did not succeed
+    membership.failed(NetworkError("no answer"), True, 1.0)
+    assert asked(membership, 2.0) == leave
+    membership.answered(answer(leaves, assigns=False), 2.0)
+    assert asked(membership, 2.0).member_epoch == 0
+    membership.answered(answer(3, 0), 2.0)
+    assert (membership.failure, membership.begin()) == (None, Change(assigned=frozenset({A0})))
+
+
+def test_a_member_that_is_fenced_again_and_again_waits_between_its_joins() -> None:
+    membership = member()
+    refused = answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH, assigns=False)
+    now, times = 0.0, 0
+    while now < 10.0:
+        step = membership.next(now)
+        if isinstance(step, Ask):
+            membership.answered(refused, now)
+            times += 1
+        else:
+            now = step.until
+    assert 8 < times < 20
+
+
+def test_a_session_that_ends_by_the_clock_of_the_member_keeps_the_epoch() -> None:
+    """The coordinator's timeout is another one: until that is over, it refuses a member that it still has if
+    that comes with epoch 0."""
+    membership = owning(0)
+    membership.poll_begins()
+    asked(membership, 5.0)
+    membership.failed(NetworkError("no answer"), True, 46.0)
+    assert isinstance(membership.next(46.0), Wait)  # it drops its partitions first
+    assert membership.begin() == Change(lost=frozenset({A0}))
+    membership.applied(Change(lost=frozenset({A0})))
+    step = membership.next(47.0)
+    assert isinstance(step, Ask)
+    assert step.until == NEVER
+    assert step.request == ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id=membership.member_id,
+        member_epoch=1,
+        rebalance_timeout_ms=300_000,
+        subscribed_topic_names=["a"],
+        server_assignor="uniform",
+        topic_partitions=[],
+    )
+    membership.answered(answer(1, 0), 47.0)
+    assert membership.begin() == Change(assigned=frozenset({A0}))
 
 
 def test_a_coordinator_that_loads_is_asked_again_with_everything() -> None:
