@@ -50,6 +50,8 @@ class MembershipThread:
         self._stopping = False
         self._connection: Connection | None = None
         self._look_at = 0.0
+        self._wants_look = False
+        """True if the subscription has changed since the last periodic look-up began."""
         self._unknown: frozenset[str] = frozenset()
         """Topics that do not exist, by a line in the log."""
         self.attention = False
@@ -107,7 +109,7 @@ class MembershipThread:
 
     def look(self) -> None:
         """The subscription has changed: look up its topics."""
-        self._look_at = 0.0
+        self._wants_look = True
         self.wake()
 
     def wake(self) -> None:
@@ -162,7 +164,8 @@ class MembershipThread:
             self._condition.wait_for(lambda: self._news or self._stopping, Deadline(NEVER))
             return
         now = time.monotonic()
-        if now >= self._look_at:
+        if self._wants_look or now >= self._look_at:
+            self._wants_look = False
             self._find(self._membership.watched, periodic=True)
             return
         with self.changing():

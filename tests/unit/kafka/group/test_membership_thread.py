@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -120,6 +121,40 @@ def test_a_program_ends_though_its_consumer_is_not_closed(last_line: str, code: 
         command = [sys.executable, "-c", script]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S)
     assert (ended.stdout, ended.returncode) == ("b'1'\n", code), ended.stderr
+
+
+def test_topics_that_are_subscribed_to_during_a_look_up_are_looked_up_after_it() -> None:
+    """They waited for the next periodic one, five minutes later."""
+    found = threading.Event()
+    with MockBroker() as broker:
+        for topic in "ab":
+            broker.create_topic(topic)
+        subscription = Subscription("a")
+        router = Router(ClientConfig(bootstrap_servers=(broker.bootstrap_servers,)))
+        # A classic leader looks topics up once more.
+        config = GroupConfig(group_id="g", group_protocol=GroupProtocol.CONSUMER)
+        member = new_member(router, config, subscription)
+        look_up, subscribe = router.metadata, member.membership.subscribe
+
+        def metadata(topics: Any, **given: Any) -> Any:
+            answer = look_up(topics, **given)
+            if not subscription.by_pattern:
+                subscription.change(re.compile("[ab]"))
+                member.look()
+            return answer
+
+        def subscribed(topics: Any) -> None:
+            subscribe(topics)
+            if set(topics) == {"a", "b"}:
+                found.set()
+
+        router.metadata = metadata  # type: ignore[method-assign]
+        member.membership.subscribe = subscribed  # type: ignore[method-assign]
+        with closing(router):
+            member.thread.start()
+            assert found.wait(WITHIN_S)
+            member.abandon()
+            member.thread.join(WITHIN_S)
 
 
 def test_a_pattern_matches_no_internal_topic_and_none_that_can_not_be_read() -> None:
