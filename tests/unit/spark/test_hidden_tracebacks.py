@@ -73,6 +73,7 @@ def test_a_stream_that_can_not_be_says_so_when_it_is_asked():
             asked.prepareForTriggerAvailableNow,
             asked.reportLatestOffset,
             lambda asked=asked: asked.partitions({}, {}),
+            lambda asked=asked: asked.read(None),
             lambda asked=asked: asked.commit({}),
         ):
             with pytest.raises(ConfigError, match=r"'kafka.bootstrap.servers' must be specified"):

@@ -32,6 +32,12 @@ MAX_ROWS: Final = 2**20
 """Of one `pa.RecordBatch`: a string column holds 2 GiB, which the topic's name, once in each row, would
 exceed with millions of tiny records; Arrow's offsets then wrap without an error."""
 
+_MIN_ROWS: Final = 1_000
+
+_BATCH_BYTES: Final = 64 * 1024 * 1024
+"""Of a `pa.RecordBatch` without what varies in length: small records can be decoded into thousands of
+columns."""
+
 
 class ColumnSource(Protocol):
     """Fills one or more columns of the DataFrame out of records.
@@ -57,6 +63,8 @@ class RowLayout:
     arrow: pa.Schema
     """The schema that Spark wants, the user's spelling of names included."""
     decoded: DecodedColumns | None = None
+    max_rows: int = MAX_ROWS
+    """Of one `pa.RecordBatch`."""
 
     @classmethod
     def of(cls, schema: RowSchema, handler: BadRecordHandler | None = None) -> RowLayout:
@@ -66,6 +74,7 @@ class RowLayout:
             sources=tuple(KafkaColumn(name=name, field=field) for name, field in pairs if name),
             arrow=schema.arrow,
             decoded=_decoded_columns(schema, handler),
+            max_rows=_max_rows(schema.arrow),
         )
 
     @property
@@ -77,13 +86,13 @@ class RowLayout:
     def to_record_batches(
         self, records: RecordColumns, topic_partition: TopicPartition
     ) -> Iterator[pa.RecordBatch]:
-        """As `to_record_batch`, in batches of at most `MAX_ROWS`; none for no records."""
-        for start in range(0, records.length, MAX_ROWS):
-            stop = min(start + MAX_ROWS, records.length)
+        """As `to_record_batch`, in batches of at most `max_rows`; none for no records."""
+        for start in range(0, records.length, self.max_rows):
+            stop = min(start + self.max_rows, records.length)
             yield self.to_record_batch(records.slice(start, stop), topic_partition)
 
     def to_record_batch(self, records: RecordColumns, topic_partition: TopicPartition) -> pa.RecordBatch:
-        """At most `MAX_ROWS` ``records`` of one partition as Spark wants them; no copy of keys and values.
+        """At most `max_rows` ``records`` of one partition as Spark wants them; no copy of keys and values.
 
         Raises `KafkaConditionError` for a timestamp that Spark can't hold, `ConfigError` for text that is not
         UTF-8 or a null where the schema says not null; both name topic-partition and offset.
@@ -106,6 +115,21 @@ class RowLayout:
         arrays = [columns[name] for name in self.arrow.names]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
         return batch if kept is None else batch.filter(kept)
+
+
+def _max_rows(schema: pa.Schema) -> int:
+    row_bytes = sum(_least_bytes(field.type) for field in schema)
+    return min(MAX_ROWS, max(_MIN_ROWS, int(_BATCH_BYTES / max(row_bytes, 1))))
+
+
+def _least_bytes(kind: Any) -> float:
+    """The bytes of one value in Arrow, without those that vary in length."""
+    if pa.types.is_struct(kind):
+        return sum(_least_bytes(kind.field(i).type) for i in range(kind.num_fields))
+    try:
+        return float(kind.bit_width) / 8
+    except ValueError:
+        return 4  # an offset
 
 
 def _decoded_columns(schema: RowSchema, handler: BadRecordHandler | None) -> DecodedColumns | None:
@@ -153,7 +177,7 @@ class BatchCoalescer:
     @property
     def full(self) -> bool:
         """True if it is time to `take`."""
-        return self._rows >= JOINED_ROWS or self._bytes >= JOINED_BYTES
+        return self._rows >= min(JOINED_ROWS, self._layout.max_rows) or self._bytes >= JOINED_BYTES
 
     def take(self) -> list[pa.RecordBatch]:
         """All rows in one batch; an empty list if there are none. Raises as `RowLayout.to_record_batch`."""

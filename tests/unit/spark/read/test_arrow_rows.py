@@ -1,6 +1,7 @@
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from inspect import signature
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from spark_kafka_native.formats import Decoded
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import BadRecordMode, TopicPartition
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
+from spark_kafka_native.spark import payload_formats
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
 from spark_kafka_native.spark.read.schema import HEADERS, DecodedPayload, RowSchema, full_schema
@@ -310,8 +312,25 @@ def test_topics_and_partitions_are_those_of_the_rows_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3])
-def test_batches_of_at_most_a_number_of_rows_have_all_records(monkeypatch, length):
-    monkeypatch.setattr(arrow_rows, "MAX_ROWS", 2)
+def test_batches_of_at_most_a_number_of_rows_have_all_records(length):
     columns = RecordColumns(length=length, offset=np.arange(length))
-    batches = layout_of(struct(offset="long")).to_record_batches(columns, TP)
+    layout = replace(layout_of(struct(offset="long")), max_rows=2)
+    batches = layout.to_record_batches(columns, TP)
     assert [row["offset"] for batch in batches for row in batch.to_pylist()] == list(range(length))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        (full_schema(True), MAX_ROWS),
+        (struct(**{f"c{i}": "long" for i in range(1_000)}), 2**26 // 8_000),
+        (struct(value=struct(a=struct(**{f"c{i}": "string" for i in range(2_000)}))), 2**26 // 8_000),
+        (struct(**{f"c{i}": "decimal(38,2)" for i in range(10_000)}), 1_000),
+        (struct(), MAX_ROWS),
+    ],
+    ids=["Kafka's columns", "columns", "fields", "very many", "none"],
+)
+def test_batches_of_wide_rows_have_fewer_of_them(kind, rows):
+    """Each column has a place for each row: a fetch of small records made batches of gigabytes."""
+    layout = RowLayout.of(RowSchema(names=("",) * len(kind), arrow=payload_formats.to_arrow_schema(kind)))
+    assert layout.max_rows == rows

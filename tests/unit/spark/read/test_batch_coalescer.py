@@ -1,5 +1,6 @@
 """Small pieces of many partitions become one batch: in order, none lost, none counted before Spark has it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
 from spark_kafka_native.spark.read.schema import RowSchema
 from spark_kafka_native.spark.read.worker import arrow_rows, read_partition
-from spark_kafka_native.spark.read.worker.arrow_rows import RowLayout
+from spark_kafka_native.spark.read.worker.arrow_rows import BatchCoalescer, RowLayout
 from spark_kafka_native.spark.read.worker.offset_binding import BoundRange
 
 SCHEMA = RowSchema.from_schema(StructType().add("partition", "integer").add("offset", "long", nullable=False))
@@ -123,3 +124,12 @@ def test_an_error_finds_all_that_was_fetched_with_spark(fetch):
 def test_offsets_without_records_are_passed(fetch):
     found, _, after = fetch(fetched(0, 0, 0, until=50), fetched(1, 0, 0, until=9))
     assert (found, after) == ([], {0: 50, 1: 9})
+
+
+def test_small_pieces_of_wide_rows_are_not_joined_beyond_the_limit():
+    small = BatchCoalescer(replace(RowLayout.of(SCHEMA), max_rows=5))
+    full = []
+    for index in range(3):
+        assert small.add(fetched(index, 0, 2))
+        full.append(small.full)
+    assert full == [False, False, True]
