@@ -23,7 +23,7 @@ from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry
 from ..runtime.deadline import Deadline
 from ..runtime.waiting import LocklessCondition
-from .errors import DeliveryError, DeliveryStatus, ProducerClosedError
+from .errors import DeliveryError, DeliveryStatus, ProducerClosedError, RecordsRefusedError
 
 _LOG = logging.getLogger("spark_kafka_native")
 Rows = npt.NDArray[np.int64]
@@ -333,12 +333,16 @@ class ColumnsDelivery:
         return list({id(error): error for error in found}.values())
 
     def first_failure(self) -> tuple[int, DeliveryError] | None:
-        """The first row that is known not to have been delivered, and why; None while there is none.
+        """The first row that is known not to have been delivered, and why; None while there is none. Of a
+        batch with records that the broker named it is the first of these.
 
         Records that were skipped or dead-lettered, as configured, are no failure.
         """
-        ends = [(int(rows[0]), outcome.error) for rows, _, outcome in self._block.segments]
-        failed = [(row, error) for row, error in ends if error is not None and not error.by_choice]
+        failed = [
+            (int(rows[_first_refused(outcome.error, first, len(rows))]), outcome.error)
+            for rows, first, outcome in self._block.segments
+            if outcome.error is not None and not outcome.error.by_choice
+        ]
         return min(failed, key=lambda one: one[0]) if failed else None
 
     def status(self) -> npt.NDArray[np.int8]:
@@ -358,6 +362,13 @@ class ColumnsDelivery:
             if outcome.base_offset is not None:
                 offset[rows] = outcome.base_offset + first + np.arange(len(rows))
         return DeliveredColumns(topics=tuple(topics), topic=topic, partition=partition, offset=offset)
+
+
+def _first_refused(error: DeliveryError, first: int, records: int) -> int:
+    """The place among the ``records`` from ``first`` of a batch on; 0 if the broker names none of them."""
+    cause = error.__cause__
+    named = cause.places if isinstance(cause, RecordsRefusedError) else ()
+    return min((place - first for place in named if first <= place < first + records), default=0)
 
 
 class PartlyTakenError(KafkaError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar, Self
 
-from ..errors import ClientClosedError, KafkaError
+from ..errors import BrokerError, ClientClosedError, KafkaError
 from ..model import TopicPartition
 
 
@@ -137,6 +137,12 @@ class DeliveryError(KafkaError):
         kept = "; kept in the spill folder" if self.spilled else ""
         where = self.topic_partition if self.topic_partition.partition >= 0 else self.topic_partition.topic
         return f"{where}: {what} {fate}: {self.reason}{kept}"
+
+
+class RecordsRefusedError(BrokerError):
+    """A broker refused a batch, and named records in it (KIP-467): ``places`` counts them from 0."""
+
+    places: tuple[int, ...] = ()
 
 
 class RecordSkippedError(DeliveryError):

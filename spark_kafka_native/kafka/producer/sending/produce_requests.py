@@ -28,6 +28,7 @@ from ...protocol.api.produce import (
 from ...protocol.wire import ZERO_UUID
 from ...runtime.deadline import LoopTimer
 from ..accumulating.batch import Batch
+from ..errors import RecordsRefusedError
 from ..stats import StatsRecorder
 from .transaction import Transaction
 from .verdict import CONFIRMED
@@ -288,12 +289,23 @@ class ProduceConnections:
             topic = batch.topic_partition.topic
             self._transaction.wrote({topic: request.topic_ids[topic]})
         where = f"Produce to {batch.topic_partition}"
-        return Answered(
-            batch, found, BrokerError(found.error_code, where, error_words(found), operation="Write")
-        )
+        return Answered(batch, found, error_of(found, where))
+
+
+def error_of(response: PartitionProduceResponse, where: str) -> BrokerError:
+    """The error in ``response``, also if its code is NONE."""
+    if not response.record_errors:
+        return BrokerError(response.error_code, where, error_words(response), operation="Write")
+    refused = RecordsRefusedError(response.error_code, where, error_words(response), operation="Write")
+    refused.places = tuple(one.batch_index for one in response.record_errors)
+    return refused
 
 
 def error_words(response: PartitionProduceResponse) -> str | None:
     """The broker's own words, with the records that it names (KIP-467)."""
-    named = [f"record {e.batch_index}: {e.batch_index_error_message}" for e in response.record_errors[:3]]
+    named = [
+        f"record {one.batch_index}"
+        + (f": {words}" if (words := one.batch_index_error_message) else " refused")
+        for one in response.record_errors[:3]
+    ]
     return "; ".join([*([response.error_message] if response.error_message else []), *named]) or None

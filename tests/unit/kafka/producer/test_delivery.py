@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.forked_child import holds_in_forked_child
 
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.delivery import (
     ColumnsDelivery,
@@ -14,7 +15,12 @@ from spark_kafka_native.kafka.producer.delivery import (
     Outcome,
     Waiters,
 )
-from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
+from spark_kafka_native.kafka.producer.errors import (
+    DeliveryError,
+    DeliveryStatus,
+    ProducerClosedError,
+    RecordsRefusedError,
+)
 
 A, B = TopicPartition("t", 0), TopicPartition("u", 1)
 
@@ -95,6 +101,22 @@ def test_the_first_row_that_failed_is_told_and_each_error_once():
     assert delivery.exceptions(0) == [late.error, early.error]
     with pytest.raises(DeliveryError, match="late"):
         delivery.result(0)
+
+
+@pytest.mark.parametrize(
+    ("places", "row"),
+    [((4,), 5), ((4, 3), 2), ((), 1), ((1, 5, -1, 2**31 - 1), 1)],
+    ids=["one", "two", "none", "others'"],
+)
+def test_the_first_row_that_failed_is_the_one_that_the_broker_names(places: tuple[int, ...], row: int):
+    """Of all rows of its batch the first one was named."""
+    own = block(6)
+    outcome = refused(A, 3, "refused")
+    cause = RecordsRefusedError(ErrorCode.INVALID_RECORD, "Produce to a-0")
+    cause.places = places
+    outcome.error.__cause__ = cause
+    own.report(rows(1, 2, 5), 2, outcome)
+    assert ColumnsDelivery(own).first_failure() == (row, outcome.error)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])

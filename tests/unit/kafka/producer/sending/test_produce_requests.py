@@ -12,8 +12,9 @@ from support.producer.sending_batches import batch
 from spark_kafka_native.kafka.cluster.metadata import NO_TOPIC_ID
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import NetworkError, UnsupportedVersionError
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError, UnsupportedVersionError
 from spark_kafka_native.kafka.model import Acks, TopicPartition
+from spark_kafka_native.kafka.producer.errors import RecordsRefusedError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.produce_requests import (
     LAST_VERSION_BY_NAME,
@@ -22,6 +23,7 @@ from spark_kafka_native.kafka.producer.sending.produce_requests import (
     ProduceConnections,
     Unanswered,
     choose_version,
+    error_of,
     error_words,
 )
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
@@ -210,6 +212,16 @@ def test_the_brokers_words_and_the_first_records_that_it_names_are_told():
         == "no key; record 0: bad 0; record 1: bad 1; record 2: bad 2"
     )
     assert error_words(SimpleNamespace(error_message=None, record_errors=[])) is None
+
+
+def test_the_records_that_the_broker_names_are_kept():
+    named = [SimpleNamespace(batch_index=i, batch_index_error_message=None) for i in (7, 2)]
+    answer = {"error_code": ErrorCode.INVALID_RECORD, "error_message": "no key"}
+    refused = error_of(SimpleNamespace(**answer, record_errors=named), "here")
+    assert isinstance(refused, RecordsRefusedError)
+    assert refused.places == (7, 2)
+    assert str(refused) == "here: INVALID_RECORD (no key; record 7 refused; record 2 refused)"
+    assert type(error_of(SimpleNamespace(**answer, record_errors=[]), "here")) is BrokerError
 
 
 def test_a_records_own_timestamp_is_told_where_the_broker_names_none(cluster):
