@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,7 +82,14 @@ def message_at(schema: RegisteredSchema, path: Path) -> str | None:
 
 
 def _main_file(schema: RegisteredSchema) -> FileDescriptorProto:
-    return next(file for file in _files(schema).file if file.name == _MAIN)
+    main = _main_name(schema)
+    return next(file for file in _files(schema).file if file.name == main)
+
+
+def _main_name(schema: RegisteredSchema) -> str:
+    """That of the schema's own file, which a registry has no name for."""
+    taken = {one.name for one in schema.all_references()}
+    return next(name for n in itertools.count() if (name := "_" * n + _MAIN) not in taken)
 
 
 # In each worker, too, where each schema id is met for the first time.
@@ -90,7 +98,8 @@ def _files(schema: RegisteredSchema) -> Any:
     """The descriptors of a schema and of those that it imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-    texts = {one.name: one.schema.text for one in schema.all_references()} | {_MAIN: schema.text}
+    main = _main_name(schema)
+    texts = {one.name: one.schema.text for one in schema.all_references()} | {main: schema.text}
     compiled = FileDescriptorSet()
     for name, text in list(texts.items()):
         file = _parse(text)
@@ -100,7 +109,7 @@ def _files(schema: RegisteredSchema) -> Any:
             del texts[name]
     imported = {name for file in compiled.file for name in file.dependency}
     if texts or KNOWN_FILES.keys() & imported - {file.name for file in compiled.file}:
-        return compile_proto(_MAIN, texts, compiled)
+        return compile_proto(main, texts, compiled)
     complete = FileDescriptorSet()
     complete.file.extend(in_order(compiled))
     return complete

@@ -92,6 +92,19 @@ def test_versions_of_a_message_are_read_under_the_latest(registry: FakeRegistry)
     }
 
 
+@pytest.mark.parametrize("name", ["schema.proto", "_schema.proto"])
+def test_an_imported_file_may_have_any_name(registry: FakeRegistry, name: str) -> None:
+    """The schema's own file took its place: it was said to import itself."""
+    other = SchemaReference("schema.proto", RegisteredSchema(type="PROTOBUF", text=ITEM, id=9))
+    references = tuple({one.name: one for one in (other, replace(other, name=name))}.values())
+    text = f'syntax = "proto3"; package r; import "{name}"; message Order {{ s.Item x = 2; }}'
+    if len(references) > 1:
+        references = (replace(other, schema=replace(other.schema, text='syntax = "proto3";')), references[1])
+    registry.schemas[2] = RegisteredSchema(type="PROTOBUF", text=text, id=2, references=references)
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value"})
+    assert str(resolved.type) == "struct<x: struct<sku: string>>"
+
+
 @pytest.mark.parametrize(
     ("imported", "field", "type_"),
     [
