@@ -21,6 +21,9 @@ _PLAIN_MEMBER: Final = re.compile(rf'[ \t\r\n]*"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ 
 _PLAIN_ELEMENT: Final = re.compile(rf"[ \t\r\n]*{_PLAIN}[,\]]")
 
 
+_DELIMITERS: Final = frozenset(",} \t\r\n")
+
+
 class _Skipper(json.JSONDecoder):
     """Finds where a value ends. Numbers are not converted."""
 
@@ -36,7 +39,8 @@ _skip: Final[Callable[[str, int], tuple[Any, int]]] = _Skipper().scan_once  # ty
 
 
 def members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
-    """Name and place of each member of the object that is all of ``text`` from ``at``. Raises ValueError."""
+    """Name and place of each member of the object that is all of ``text`` from ``at``. Raises ValueError once
+    the text is malformed; a value that may have broken off does not come before."""
     at = _space(text, at + 1)
     if text[at : at + 1] == "}":
         _check_end(text, at + 1)
@@ -52,8 +56,9 @@ def members(text: str, at: int) -> Iterator[tuple[str, int, int]]:
         at = _space(text, at)
         name, start = _name(text, at)
         end = _end_of(text, start)
-        yield name, start, end
         at = _space(text, end)
+        if text[end : end + 1] in _DELIMITERS or text[end - 1] in '"}]':  # else a number may go on
+            yield name, start, end
         match text[at : at + 1]:
             case ",":
                 at = _space(text, at + 1)
