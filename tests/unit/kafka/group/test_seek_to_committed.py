@@ -425,10 +425,11 @@ def await_that(true: Callable[[], object]) -> None:
 def lose_log(group: ScriptedGroup, new: int = 0) -> None:
     """A broker has lost the whole log; ``new`` records are written."""
     log = group.cluster.logs[A0]
-    log.batches.clear()
-    log.end_offset = 0
-    for number in range(new):
-        log.append([b"%d" % number])
+    with group.cluster.mock.cluster.changed:
+        log.batches.clear()
+        log.end_offset = 0
+        for number in range(new):
+            log.append([b"%d" % number])
 
 
 @contextmanager
@@ -516,10 +517,11 @@ def test_a_reset_forward_does_not_hide_that_reading_went_back_before(
             await_position(consumer, 0)
         consumer.pause(A0)
         log = group.cluster.logs[A0]
-        for number in range(8):
-            log.append([b"%d" % number])
-        del log.batches[:2]
-        log.log_start_offset = 2
+        with group.cluster.mock.cluster.changed:  # a fetch is under way
+            for number in range(8):
+                log.append([b"%d" % number])
+            del log.batches[:2]
+            log.log_start_offset = 2
         consumer.resume(A0)
         for _ in range(2):
             assert offsets(fetch(consumer, 2)) == [2, 3]
