@@ -68,8 +68,10 @@ _TOO_LATE = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
     )
 )
+"""The coordinator does not have the member under its identity, or has no such group any more."""
 
 
 @dataclass(frozen=True, slots=True)

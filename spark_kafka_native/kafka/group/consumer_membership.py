@@ -106,8 +106,8 @@ class ConsumerMembership(Membership):
         which the caller may already ask for.
         """
         self._releases: bool | None = None
-        """True if the next request ends the membership that the coordinator still has, so that this member
-        can join again; False once it has been sent; None before, and from the next join that succeeds on.
+        """True if the next request ends the membership that the coordinator may still have; False once it has
+        been sent; None before, and from the next join that succeeds on.
         """
 
     def __repr__(self) -> str:
@@ -130,7 +130,8 @@ class ConsumerMembership(Membership):
 
         Also while it does not know that it has joined: the coordinator may have given it partitions.
         """
-        return self._leave() if self.member_epoch > JOIN_EPOCH or self._in_doubt else None
+        is_known = self.member_epoch > JOIN_EPOCH or self._in_doubt or self._releases
+        return self._leave() if is_known else None
 
     def _leave(self) -> ConsumerGroupHeartbeatRequest:
         return ConsumerGroupHeartbeatRequest(
@@ -144,12 +145,12 @@ class ConsumerMembership(Membership):
 
     def _next(self, now: float) -> Step:
         joins = self.member_epoch <= JOIN_EPOCH
-        drops = joins or self._losing
-        if drops and (self._applying is not None or self._too_slow or self.change()):
-            return Wait(NEVER)
         if self._releases:
             self._leaves, self._releases = True, False
             return Ask(self._leave())
+        drops = joins or self._losing
+        if drops and (self._applying is not None or self._too_slow or self.change()):
+            return Wait(NEVER)
         if self._unnamed() - self._looked_for:
             return FindPartitions(self.topics)
         news = self._applying is None and (self._received.owned != self.owned or self._is_settled())
@@ -198,8 +199,10 @@ class ConsumerMembership(Membership):
 
     def answered(self, response: Any, now: float) -> BrokerError | None:
         """As `Membership.answered`."""
-        if not isinstance(response, ConsumerGroupHeartbeatResponse) or self._has_left(response):
+        if not isinstance(response, ConsumerGroupHeartbeatResponse):
             return None
+        if self._leaves or response.member_epoch < JOIN_EPOCH:
+            return self._left(response, now)
         if response.error_code:
             return self._refused(response, now)
         self._succeeded(self._asked_at)  # it may have answered long ago: this process may have slept
@@ -227,11 +230,14 @@ class ConsumerMembership(Membership):
         self._leaves = isinstance(step, Ask)
         return step
 
-    def _has_left(self, response: ConsumerGroupHeartbeatResponse) -> bool:
-        has_left, self._leaves = self._leaves, False
-        if self._releases is False and response.error_code.retriable:
-            self._releases = None
-        return has_left or response.member_epoch < JOIN_EPOCH
+    def _left(self, response: ConsumerGroupHeartbeatResponse, now: float) -> BrokerError | None:
+        self._leaves = False
+        if not response.error_code.retriable:
+            return None
+        # Until its session ends there, no other member would get the partitions.
+        self._releases = True
+        self._back_off(now)
+        return self._error_of(response)
 
     def _take_in(self, assignment: Assignment) -> None:
         assigned = {one.topic_id: one.partitions for one in assignment.topic_partitions}
@@ -264,9 +270,7 @@ class ConsumerMembership(Membership):
         }
 
     def _refused(self, response: ConsumerGroupHeartbeatResponse, now: float) -> BrokerError | None:
-        code = response.error_code
-        where = f"ConsumerGroupHeartbeat of group {self.rules.group_id}{_advice(code)}"
-        error = BrokerError(code, where, response.error_message or None, operation="Read")
+        code, error = response.error_code, self._error_of(response)
         if code in _STILL_THERE and self.member_epoch <= JOIN_EPOCH and self._releases is None:
             self._releases = True
             return None
@@ -283,11 +287,16 @@ class ConsumerMembership(Membership):
                 self._lose(renew=False)
         return None
 
+    def _error_of(self, response: ConsumerGroupHeartbeatResponse) -> BrokerError:
+        code = response.error_code
+        where = f"ConsumerGroupHeartbeat of group {self.rules.group_id}{_advice(code)}"
+        return BrokerError(code, where, response.error_message or None, operation="Read")
+
     def failed(self, error: Any, retriable: bool, now: float) -> None:
         """As `Membership.failed`: the coordinator may or may not have received the request, so the next one
         contains everything.
         """
-        if self._leaves and self._releases is False:
+        if self._leaves:
             self._releases = True
         self._send_all, self._leaves = True, False
         super().failed(error, retriable, now)

@@ -59,7 +59,16 @@ def test_who_commits_is_known_before_what_is_checked(group: ScriptedGroup) -> No
     assert group.committed == {}
 
 
-@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    ],
+)
 def test_a_commit_that_is_refused_for_an_old_generation_is_made_again_in_the_new_one(
     group: ScriptedGroup, code: ErrorCode
 ) -> None:

@@ -262,17 +262,34 @@ def test_a_member_that_the_coordinator_still_has_leaves_before_it_joins_again(
     membership.answered(refused, 1.0)
     leave = asked(membership, 1.0)
     assert (leave, leave.member_epoch) == (membership.leaving(), leaves)
-    busy = answer(0, error_code=ErrorCode.NOT_COORDINATOR, assigns=False)
-    membership.answered(busy, 1.0)
-    assert asked(membership, 1.0).member_epoch == 0
-    membership.answered(refused, 1.0)
-    assert asked(membership, 1.0) == leave  # as the first one did not succeed
-    membership.failed(NetworkError("no answer"), True, 1.0)
-    assert asked(membership, 2.0) == leave
-    membership.answered(answer(leaves, assigns=False), 2.0)
+    membership.answered(answer(leaves, assigns=False), 1.0)
     assert asked(membership, 2.0).member_epoch == 0
     membership.answered(answer(3, 0), 2.0)
     assert (membership.failure, membership.begin()) == (None, Change(assigned=frozenset({A0})))
+
+
+@pytest.mark.parametrize("back_first", [False, True], ids=["", "the caller is back before"])
+def test_a_leave_that_does_not_succeed_is_sent_again(back_first: bool) -> None:
+    """The coordinator has moved: no other member got the partitions until the session ended there, and the
+    member itself was refused when its caller came back."""
+    membership = owning(0)
+    leave = asked(membership, 300.0)
+    moved = membership.answered(answer(0, error_code=ErrorCode.NOT_COORDINATOR, assigns=False), 300.0)
+    assert moved is not None
+    assert isinstance(membership.next(300.0), Wait)
+    assert (membership.leaving(), asked(membership, 301.0)) == (leave, leave)
+    membership.failed(NetworkError("no answer"), True, 301.0)
+    assert (membership.leaving(), asked(membership, 302.0)) == (leave, leave)
+    if back_first:
+        membership.poll_begins()
+        membership.applied(membership.begin() or Change())
+    membership.answered(answer(-1, assigns=False), 302.0)
+    assert membership.leaving() is None
+    if not back_first:
+        assert membership.next(302.0) == Wait(NEVER)
+        membership.poll_begins()
+        membership.applied(membership.begin() or Change())
+    assert asked(membership, 302.0).member_epoch == 0
 
 
 def test_a_member_that_is_fenced_again_and_again_waits_between_its_joins() -> None:
