@@ -123,7 +123,7 @@ class _FirstSchemas:
             self._said.add(kind)
             _LOG.warning(
                 "Records are under schema %s, others under schema %s. All of them are read under the schema "
-                "that was chosen when the query started: a new start of the query takes a newer version.",
+                "that was chosen by load(): a query that begins with load() again takes a newer version.",
                 first,
                 key,
             )
