@@ -119,7 +119,7 @@ def _list_or_remove(arguments: argparse.Namespace) -> int:
             for one in filters:
                 found.update(dict.fromkeys(admin.delete_acls(one) if removes else admin.describe_acls(one)))
     finally:  # also after a failure: the ACLs removed before it are gone
-        if removes:
+        if removes and (found or sys.exception() is None):  # the error says what else was removed
             note(f"{len(found)} removed")
         if found or sys.exception() is None:
             _show(list(found), arguments)

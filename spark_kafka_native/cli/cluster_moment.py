@@ -6,11 +6,16 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..kafka.errors import KafkaError
+from ..kafka.errors import BrokerError, KafkaError
 from ..kafka.model import OffsetAt, TopicPartition
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
+    from ..kafka.admin.groups import GroupListing
+    from ..kafka.cluster.metadata import Topic
+
+_LEAST_S = 0.2
+"""For the answers about a group, however many others have not answered."""
 
 
 @dataclass
@@ -34,7 +39,8 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     from ..kafka.model import IsolationLevel
 
     moment = ClusterMoment(at=time.monotonic())
-    topics = admin.describe_topics(names or None)
+    topics, problems = _look_at_topics(admin, names)
+    moment.problems += problems
     partitions = [
         TopicPartition(name, one.partition)
         for name, topic in topics.items()
@@ -50,19 +56,44 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     moment.problems += [str(error) for error in failed.values()]
     moment.brokers = len(admin.router.snapshot.brokers)
     moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
+    # Of all groups that do not answer: those that do must not wait for them.
+    patience_s = MISSING_MS / 1000
     for group in admin.list_groups():
         if group.type in ("share", "streams"):
             continue
+        asked_at = time.monotonic()
         try:
-            _look_at_group(admin, group.group_id, group.state, moment, bool(names))
+            _look_at_group(admin, group, moment, bool(names), max(_LEAST_S, patience_s))
         except KafkaError as error:  # a group without permission, or just deleted
             moment.problems.append(str(error))
+            patience_s -= time.monotonic() - asked_at
     return moment
 
 
-def _look_at_group(admin: Admin, name: str, state: str, moment: ClusterMoment, only_these: bool) -> None:
-    committed = {tp: one.offset for tp, one in admin.group_offsets(name).items() if tp in moment.ends}
+def _look_at_topics(admin: Admin, names: list[str]) -> tuple[dict[str, Topic], list[str]]:
+    """These topics, and why others are not among them. Raises `KafkaError` if none is there."""
+    if not names:
+        return admin.describe_topics(), []
+    topics: dict[str, Topic] = {}
+    refused: list[BrokerError] = []
+    for name in names:
+        try:
+            topics |= admin.describe_topics([name])
+        except BrokerError as error:
+            refused.append(error)
+    if refused and not topics:
+        raise refused[0]
+    return topics, [str(error) for error in refused]
+
+
+def _look_at_group(
+    admin: Admin, group: GroupListing, moment: ClusterMoment, only_these: bool, timeout_s: float
+) -> None:
+    name = group.group_id
+    offsets = admin.group_offsets(name, timeout_s)
+    committed = {tp: one.offset for tp, one in offsets.items() if tp in moment.ends}
     if only_these and not committed:
         return
-    moment.groups[name], moment.states[name] = committed, state
-    moment.members[name] = 0 if state == "Empty" else len(admin.describe_groups([name])[name].members)
+    is_empty = group.state == "Empty"
+    members = 0 if is_empty else len(admin.describe_groups([name], timeout_s)[name].members)
+    moment.groups[name], moment.states[name], moment.members[name] = committed, group.state, members

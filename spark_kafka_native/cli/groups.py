@@ -57,9 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.lag:
             return _lag(admin, arguments)
         if arguments.members:
-            print_rows(_MEMBER_COLUMNS, _members(admin, _names(admin, arguments)), as_json=arguments.json)
-        else:
-            _list(admin, arguments)
+            return _members(admin, arguments)
+        _list(admin, arguments)
     return 0
 
 
@@ -129,13 +128,18 @@ def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _members(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
+def _members(admin: Admin, arguments: argparse.Namespace) -> int:
+    """Print a row for each member of these groups."""
     rows: list[dict[str, Any]] = []
-    for name in names:
+    failed = False
+    for name in _names(admin, arguments):
         try:
             described = admin.describe_groups([name])[name]
-        except BrokerError as error:
-            note(f"warning: {error}")  # a streams group, or a group that was just deleted
+        except KafkaError as error:
+            note(f"warning: {error}")
+            # A streams group, or one that was just deleted, is only a failure where it was named.
+            is_gone = isinstance(error, BrokerError) and error.error_code is ErrorCode.GROUP_ID_NOT_FOUND
+            failed |= bool(arguments.names) or not is_gone
             continue
         rows += [
             {
@@ -149,4 +153,5 @@ def _members(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
             }
             for member in described.members
         ]
-    return rows
+    print_rows(_MEMBER_COLUMNS, rows, as_json=arguments.json)
+    return 1 if failed else 0

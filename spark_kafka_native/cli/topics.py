@@ -136,9 +136,12 @@ def _create(arguments: argparse.Namespace) -> int:
         )
         admin.create_topics(new, exist_ok=arguments.if_not_exists, validate_only=arguments.dry_run)
 
-    done = "is there" if arguments.if_not_exists else "created"
+    if arguments.dry_run:
+        done = "would be there" if arguments.if_not_exists else "would be created"
+    else:
+        done = "is there" if arguments.if_not_exists else "created"
     with connect(arguments) as admin:
-        return _each(arguments, create, "would be created" if arguments.dry_run else done)
+        return _each(arguments, create, done)
 
 
 def _delete(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from .options import (
     add_connection_options,
     add_json_option,
     check_options,
+    checked_values,
     connect,
     number,
     topics_matching,
@@ -85,13 +86,20 @@ def run(arguments: argparse.Namespace) -> int:
         return actions[arguments.action](admin, arguments) or 0
 
 
-def _list(admin: Admin, arguments: argparse.Namespace) -> None:
+def _list(admin: Admin, arguments: argparse.Namespace) -> int:
+    with checked_values(arguments):  # a state that the brokers do not know
+        found = admin.list_transactions(states=arguments.state)
     rows = [
         {"transactional_id": one.transactional_id, "state": one.state, "producer_id": one.producer_id}
-        for one in admin.list_transactions(states=arguments.state)
+        for one in found
         if not arguments.names or one.transactional_id in arguments.names
     ]
     print_rows(_LISTED, rows, as_json=arguments.json)
+    missing = set(arguments.names) - {one.transactional_id for one in found}
+    where = " in this state" if arguments.state else ""
+    for name in sorted(missing):
+        note(f"warning: there is no transactional id {name}{where}")
+    return 1 if missing else 0
 
 
 def _describe(admin: Admin, arguments: argparse.Namespace) -> None:

@@ -65,13 +65,13 @@ class RegistryClient:
         """The answer, an object; ``what`` names subject or id in errors. With a ``body`` it is a POST.
         ``until``: a moment of `time.monotonic`, by default `OPERATION_S` from now.
 
-        Raises `UnknownSchemaError` if the registry says that it does not exist, and `RegistryError` if it
+        Raises `UnknownSchemaError` if each URL says that it does not exist, and `RegistryError` if it
         refuses, or does not answer in time (`CredentialsError`: it refuses the credentials).
         """
         request = self._request(path, body)
         until = monotonic() + OPERATION_S if until is None else until
         first, count = self._answered, len(self.urls)
-        unknown: UnknownSchemaError | None = None
+        lacking, reason = set[int](), "it has not answered"
         for attempt in itertools.count():
             place = (first + attempt) % count
             url = self.urls[place]
@@ -87,11 +87,11 @@ class RegistryClient:
                 reason, pause_s = f"HTTP status {answer.status}", _retry_after_s(answer)
             except RequestError as error:
                 reason = str(error)
-            except UnknownSchemaError as error:
-                unknown, reason = error, str(error)
+            except UnknownSchemaError:
+                lacking.add(place)
+                if len(lacking) == count:
+                    raise
             rounds, asked = divmod(attempt + 1, count)
-            if unknown is not None and asked == 0:
-                raise unknown
             if asked == 0:  # all of them were asked
                 pause_s = max(pause_s, _FIRST_PAUSE_S * 2**rounds)
             pause_s = min(pause_s, _LONGEST_PAUSE_S) * random.uniform(0.8, 1.2)

@@ -22,7 +22,7 @@ MAX_REFERENCES: Final = 200
 _MAX_REFERENCE_DEPTH: Final = 20
 _MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 _MAX_UNKNOWN: Final = 10_000
-_UNKNOWN_S: Final = 5.0
+_UNKNOWN_S: Final = 1.0
 """Until then a schema that the registry does not have is not asked for again."""
 _FOLLOWER_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """A node of a registry that gave an id may be ahead of the one that is asked for the schema."""

@@ -298,6 +298,8 @@ class ConsumerMembership(Membership):
         """
         if self._leaves:
             self._releases = True
+        elif self.member_epoch <= JOIN_EPOCH:
+            self._releases = None  # it may have joined
         self._send_all, self._leaves = True, False
         super().failed(error, retriable, now)
 

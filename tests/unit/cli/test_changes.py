@@ -370,3 +370,41 @@ def test_failures_make_the_exit_code_though_the_reader_has_hung_up(
         broker.stop(3, is_noticed=False)
     code, err = run_into_closed_pipe(broker, *command, buffered=buffered)
     assert (code, "BrokenPipe" in err) == (1, False)
+
+
+def test_each_name_is_tried_also_if_one_does_not_answer(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def deleted(request: Any) -> dict[str, Any]:
+        names = request.fields["groups_names"]
+        return {"results": [{"group_id": name, "error_code": 15 if name == "one" else 0} for name in names]}
+
+    broker.on("DeleteGroups", times=None).reply(deleted)
+    command = ["groups", "one", "two", "--delete", "--json", "--timeout", "1", "-b", broker.bootstrap_servers]
+    assert main(command) == 1
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["result"]) for row in rows] == [("one", "failed"), ("two", "deleted")]
+    assert "COORDINATOR_NOT_AVAILABLE" in rows[0]["error"]
+
+
+def test_acls_that_were_removed_beside_one_that_was_refused_are_not_none(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = {"principal": "User:b", "resource_type": TOPIC, "resource_name": "orders", "pattern_type": LITERAL}
+    rule |= {"host": "*", "operation": READ, "permission_type": ALLOW}
+    refused = rule | {"operation": WRITE, "error_code": 31}
+    broker.on("DeleteAcls").reply({"filter_results": [{"matching_acls": [rule, refused]}]})
+    assert main(["acls", "remove", "--principal", "User:b", "-b", broker.bootstrap_servers]) == 1
+    err = capsys.readouterr().err
+    assert "0 removed" not in err
+    assert "deleted nevertheless: allow User:b from * to read topic orders" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [([], "would be created"), (["--if-not-exists"], "would be there")]
+)
+def test_a_dry_run_says_no_more_than_it_knows(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    run(broker, "topics", "create", "new", "--dry-run", *more)
+    assert capsys.readouterr().err == f"new: {said}\n"

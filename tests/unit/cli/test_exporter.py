@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from spark_kafka_native.cli import cluster_moment
 from spark_kafka_native.cli.cluster_moment import ClusterMoment
 from spark_kafka_native.cli.exporter import WatchedCluster, _address
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka import GroupConsumer
-from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka import Admin, GroupConsumer
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.testing import MockBroker
 
@@ -95,6 +97,10 @@ def test_it_starts_before_its_cluster() -> None:
         assert "kafka_exporter_last_success_timestamp_seconds 0.0" in scraped(url)
 
 
+def listed(name: str, state: str = "Empty") -> Any:
+    return SimpleNamespace(group_id=name, state=state, type="classic")
+
+
 def names(watched: WatchedCluster) -> dict[str, float]:
     return {str(key): value for key, value in watched.metrics() if isinstance(value, int | float)}
 
@@ -104,14 +110,63 @@ def test_a_group_that_has_committed_nothing_is_seen_unless_topics_are_named(
     only_these: bool, seen: dict[str, Any]
 ) -> None:
     class OfNothing:
-        def group_offsets(self, _name: str) -> dict[TopicPartition, Any]:
+        def group_offsets(self, _name: str, _timeout: float) -> dict[TopicPartition, Any]:
             return {}
 
     admin: Any = OfNothing()
     moment = ClusterMoment(at=0.0)
-    cluster_moment._look_at_group(admin, "g", "Empty", moment, only_these)
+    cluster_moment._look_at_group(admin, listed("g"), moment, only_these, 1.0)
     assert moment.groups == seen
     assert moment.members == dict.fromkeys(seen, 0)
+
+
+def test_a_group_whose_members_can_not_be_seen_is_not_seen() -> None:
+    """It was in the view, without its members, and ended the view."""
+
+    class Refusing:
+        def group_offsets(self, _name: str, _timeout: float) -> dict[TopicPartition, Any]:
+            return {}
+
+        def describe_groups(self, names: list[str], _timeout: float) -> Any:
+            raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, names[0])
+
+    admin: Any = Refusing()
+    moment = ClusterMoment(at=0.0)
+    with pytest.raises(BrokerError, match="g: GROUP_AUTHORIZATION_FAILED"):
+        cluster_moment._look_at_group(admin, listed("g", "Stable"), moment, False, 1.0)
+    assert moment.groups == moment.states == moment.members == {}
+
+
+def test_groups_that_answer_do_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them took half a minute, and all that was seen was too old at the end."""
+    now, given = [100.0], list[tuple[str, float]]()
+
+    def look(_admin: Any, group: Any, moment: ClusterMoment, _only_these: bool, timeout_s: float) -> None:
+        given.append((group.group_id, timeout_s))
+        if group.group_id.startswith("silent"):
+            now[0] += timeout_s
+            raise NetworkError(group.group_id)
+        now[0] += 60
+        moment.groups[group.group_id] = {}
+
+    monkeypatch.setattr(cluster_moment, "_look_at_group", look)
+    monkeypatch.setattr(cluster_moment, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    names = ["one", "silent 1", "silent 2", "two", "silent 3"]
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        monkeypatch.setattr(admin, "list_groups", lambda: [listed(name) for name in names])
+        moment = cluster_moment.look_at_cluster(admin, [])
+    assert (list(moment.groups), moment.problems) == (["one", "two"], names[1:3] + names[4:])
+    assert given == [(name, 5.0 if index < 2 else 0.2) for index, name in enumerate(names)]
+
+
+def test_a_topic_that_is_gone_does_not_hide_the_others_that_were_named() -> None:
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("orders")
+        moment = cluster_moment.look_at_cluster(admin, ["gone", "orders"])
+        assert list(moment.ends) == [TopicPartition("orders", 0)]
+        assert [problem.split(":")[0] for problem in moment.problems] == ["topic gone"]
+        with pytest.raises(BrokerError, match="gone"):
+            cluster_moment.look_at_cluster(admin, ["gone"])
 
 
 def test_a_look_is_served_until_it_is_too_old(capfd: pytest.CaptureFixture[str]) -> None:

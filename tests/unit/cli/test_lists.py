@@ -85,6 +85,46 @@ def test_a_group_that_can_not_be_described_does_not_hide_those_after_it(
     shown = capsys.readouterr()
     assert [row["member"] for row in json.loads(shown.out)] == ["in three", "in two"]
     assert "warning: describing group one: GROUP_ID_NOT_FOUND" in shown.err
+    named = ["groups", "two", "one", "--members", "--json", "-b", broker.bootstrap_servers]
+    assert main(named) == 1
+    assert [row["member"] for row in json.loads(capsys.readouterr().out)] == ["in two"]
+
+
+@pytest.mark.parametrize("code", [30, 15], ids=["no permission", "no coordinator"])
+def test_a_group_that_does_not_answer_is_a_failure(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    def refused(request: MockRequest) -> dict[str, object]:
+        names = request.fields.get("group_ids") or request.fields["groups"]
+        return {"groups": [{"error_code": code if name == "one" else 69, "group_id": name} for name in names]}
+
+    broker.on("ConsumerGroupDescribe", times=None).reply(refused)
+    broker.on("DescribeGroups", times=None).reply(refused)
+    command = ["groups", "--members", "--json", "--timeout", "1", "-b", broker.bootstrap_servers]
+    assert main(command) == 1
+    shown = capsys.readouterr()
+    assert (json.loads(shown.out), shown.err.count("warning: ")) == ([], 3)
+
+
+def test_a_transactional_id_that_is_not_there_is_a_failure(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing = {"transactional_id": "a", "producer_id": 1, "transaction_state": "Empty"}
+    broker.on("ListTransactions", times=None).reply({"transaction_states": [listing]})
+    command = ["transactions", "list", "a", "b", "--json", "-b", broker.bootstrap_servers]
+    assert main(command) == 1
+    shown = capsys.readouterr()
+    assert [row["transactional_id"] for row in json.loads(shown.out)] == ["a"]
+    assert shown.err == "warning: there is no transactional id b\n"
+
+
+def test_a_state_of_transactions_that_brokers_do_not_know_is_wrong_usage(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.on("ListTransactions", times=None).reply({"unknown_state_filters": ["Dead"]})
+    with pytest.raises(SystemExit, match="2"):
+        main(["transactions", "list", "--state", "Dead", "-b", broker.bootstrap_servers])
+    assert "there is no state Dead" in capsys.readouterr().err
 
 
 def test_groups_that_are_named_are_deleted_and_no_others(

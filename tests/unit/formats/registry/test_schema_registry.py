@@ -584,6 +584,19 @@ def test_each_node_of_a_registry_is_asked_for_a_schema() -> None:
         assert (behind.paths, ahead.paths) == (["/schemas/ids/7", "/schemas/ids/8"],) * 2
 
 
+def test_a_schema_is_not_unknown_while_a_node_can_not_be_asked() -> None:
+    """Its records counted as bad while the node that has it was started again."""
+    answers: dict[str, Any] = {"/schemas/ids/7": [(503, {}, b""), (503, {}, b""), {"schema": LONG}]}
+    answers["/schemas/ids/8"] = (503, {}, b"")
+    with registry({}) as (_, behind), registry(answers) as (_, ahead):
+        asked = SchemaRegistry.from_settings({"registry.url": f"{behind.url},{ahead.url}"})
+        assert asked is not None
+        assert asked.schema(7).text == LONG
+        with pytest.raises(RegistryError, match="503") as raised:
+            asked.schema(8)
+        assert not isinstance(raised.value, UnknownSchemaError)
+
+
 def test_a_name_that_is_no_unicode() -> None:
     refer = b'{"schema": "1", "references": [{"name": "x", "subject": "\\ud800", "version": 1}]}'
     with (

@@ -264,7 +264,13 @@ def test_a_member_that_the_coordinator_still_has_leaves_before_it_joins_again(
     assert (leave, leave.member_epoch) == (membership.leaving(), leaves)
     membership.answered(answer(leaves, assigns=False), 1.0)
     assert asked(membership, 2.0).member_epoch == 0
-    membership.answered(answer(3, 0), 2.0)
+    membership.failed(NetworkError("no answer"), True, 2.0)  # once more
+    assert asked(membership, 4.0).member_epoch == 0
+    membership.answered(refused, 4.0)
+    assert asked(membership, 4.0) == leave
+    membership.answered(answer(leaves, assigns=False), 4.0)
+    assert asked(membership, 4.0).member_epoch == 0
+    membership.answered(answer(3, 0), 4.0)
     assert (membership.failure, membership.begin()) == (None, Change(assigned=frozenset({A0})))
 
 
