@@ -28,7 +28,7 @@ from ..errors import (
 from ..model import IsolationLevel, TopicPartition
 from ..protocol.api.fetch import PartitionData
 from ..protocol.api.metadata import LeaderIdAndEpoch
-from ..records.batch import RecordSetEnd, end_of_batches, first_offset
+from ..records.batch import RecordSetEnd, end_of_batches, first_offset, refused_format
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
 from .partition_state import PartitionState
@@ -217,10 +217,13 @@ def _has_records(
         _empty(state, data, response, rules)
         return False
     end = end_of_batches(data.records)
+    goes_on = end is not None and end.next_offset > state.position.offset
+    if not goes_on and (refused := refused_format(data.records)) is not None:
+        raise refused.at(state.topic_partition)
     if end is None:
         _grow(state, rules)
         return False
-    if end.next_offset <= state.position.offset:
+    if not goes_on:
         error = IncompleteResponseError(f"{state.where}: the response has only records before it")
         state.stall(error, response.now, rules.delay_s(state))
         return False

@@ -191,6 +191,16 @@ def first_offset(data: memoryview) -> int | None:
     return _PREFIX.unpack_from(data)[0] if len(data) >= HEADER_BYTES else None
 
 
+def refused_format(data: memoryview) -> CorruptRecordError | None:
+    """The error for a record set that begins in another format than v2; None if it does not, or is too short
+    for that.
+    """
+    if len(data) < _PREFIX.size:
+        return None
+    base_offset, _, magic = _PREFIX.unpack_from(data)
+    return None if magic == MAGIC else _refuse_magic(magic, base_offset)
+
+
 EpochRanges = tuple[tuple[int, int, int], ...]
 """Where batches of one leader epoch (KIP-101) begin, where they end, and the epoch. It is not known between
 two ranges: an epoch may have begun and ended there, and its records were compacted away.

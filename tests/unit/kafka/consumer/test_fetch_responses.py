@@ -159,6 +159,17 @@ def test_half_a_batch_asks_for_twice_as_much_until_there_is_no_more() -> None:
     assert "raise fetch.max.bytes and receive.message.max.bytes" in str(one.error)
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("size", [17, 60, 400])
+def test_messages_of_an_old_format_are_refused_at_once(magic: int, size: int) -> None:
+    """Their bytes at the place of a batch's last offset went for one: they were asked for until the time, or
+    the limit of bytes, was over."""
+    one = state()
+    old = struct.pack(">qi4xb", 10, size - 12, magic) + b"\xff" * (size - 17)
+    apply_response(one, data(records=old), ANSWER, RULES)
+    assert f"orders-0 at offset 10: a message of the old format v{magic}" in str(one.error)
+
+
 @pytest.mark.parametrize(("base", "useful"), [(5, False), (6, True)])
 def test_a_batch_that_ends_at_the_position_is_old(base: int, useful: bool) -> None:
     one = state()
