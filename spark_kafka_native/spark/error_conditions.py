@@ -29,11 +29,12 @@ CONDITIONS: Final[dict[str, str]] = {
     ),
     "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET": (
         "The resolved start offset {startOffset} is greater than the resolved end offset {endOffset} for "
-        "topic {topic} partition {partition}. There may be multiple reasons: 1. Start offset is set to too "
-        "big a value that after resolution, end offset is smaller than it. There are multiple input cases: "
-        "(a) Start offset is set to a timestamp, and the end offset is set to an index. (b) Start offset is "
-        "set to an index, and the end offset is set to a timestamp. (c) Start offset is set, and the end "
-        "offset is set to latest. 2. The Kafka topic partition is broken."
+        "topic {topic} partition {partition}. Please investigate in this order: 1. Check whether start "
+        "offset is set beyond the end offset or the latest available offset after resolution. Possible "
+        "inputs are: (a) Start offset is set to a timestamp, and the end offset is set to an index of "
+        "offset. (b) Start offset is set to an index of offset, and the end offset is set to a timestamp. "
+        "(c) Start offset is set, and the end offset is set to latest. 2. Check whether the Kafka "
+        "topic-partition is deleted and re-created."
     ),
     "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED": (
         "Partitions specified for Kafka start offsets don't match what are assigned. Maybe topic partitions "
@@ -46,9 +47,12 @@ CONDITIONS: Final[dict[str, str]] = {
         "the partitions. Specified: {specifiedPartitions} Assigned: {assignedPartitions}"
     ),
     "KAFKA_MALFORMED_RECORD_TIMESTAMP": (
-        "The timestamp {timestampMs} ms of the record at offset {offset} of {topicPartition} does not fit "
-        "into a Spark timestamp (microseconds in 64 bits). Leave the column `timestamp` out of the schema to "
-        "read the record."
+        "Record at {topicPartition} offset {offset} has timestamp value {timestampMs} that overflows when "
+        "converting to Spark's microsecond-precision TimestampType. Kafka record timestamps must be in "
+        "milliseconds since epoch per the Kafka protocol. The provided value suggests the producer may be "
+        "writing timestamps in microseconds or nanoseconds instead. Ensure the Kafka producer sets the "
+        "ProducerRecord timestamp in milliseconds. To read the record, leave the column `timestamp` out of "
+        "the schema."
     ),
     "KAFKA_NULL_TOPIC_IN_DATA": (
         "The Kafka message data sent to the producer contains a null topic. Use the `topic` option for "
@@ -98,9 +102,9 @@ CONDITIONS: Final[dict[str, str]] = {
         "query are marked dead by the Kafka group coordinator before the restarted query starts running."
     ),
     "KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED": (
-        "Partition {topicPartition} offset was changed from {prevOffset} to {newOffset}. This could either "
-        "be a user error that the start offset is set too high and this is the first batch, or the kafka "
-        "topic-partition is broken, and some data may have been missed."
+        "Partition {topicPartition} offset was changed from {prevOffset} to {newOffset}. This could be "
+        "either 1) a user error that the start offset is set beyond available offset when starting query, or "
+        "2) the kafka topic-partition is deleted and re-created."
     ),
     "KAFKA_DATA_LOSS.START_OFFSET_RESET": (
         "Starting offset for {topicPartition} was {offset} but consumer reset to {fetchedOffset}."

@@ -376,7 +376,8 @@ def router_for(config: ClientConfig) -> Router:
 def _drop_cold(now: float) -> list[Router]:
     dropped = []
     for config, (router, asked_for) in list(_warm.items()):
-        if len(_warm) > WARM_ROUTERS or (now - asked_for) * 1000 > config.connections_max_idle_ms:
+        idle_ms = (now - asked_for) * 1000
+        if len(_warm) > WARM_ROUTERS or 0 <= config.connections_max_idle_ms < idle_ms:
             dropped.append(router)
             del _warm[config]
     return dropped

@@ -35,9 +35,14 @@ _AWS: Final = (
 )  # fmt: skip
 UNSECURED: Final = "unsecuredLogin"
 """The prefix of the options from which Java makes an unsigned token."""
-_PREFIXES: Final = (
-    "extension_", f"{UNSECURED}StringClaim_", f"{UNSECURED}NumberClaim_", f"{UNSECURED}ListClaim_",
-)  # fmt: skip
+_PREFIXES: Final[dict[str, tuple[str, ...]]] = {
+    OAUTHBEARER_MODULE: (
+        "extension_", f"{UNSECURED}StringClaim_", f"{UNSECURED}NumberClaim_", f"{UNSECURED}ListClaim_",
+    ),
+    # The users that a broker knows, in a copy of its entry: without effect in a client.
+    PLAIN_MODULE: ("user_",),
+    SCRAM_MODULE: ("user_",),
+}  # fmt: skip
 
 _OPTIONS: Final = {
     PLAIN_MODULE: ("username", "password"),
@@ -120,7 +125,7 @@ def _value(name: str, words: Iterator[str]) -> Secret:
 
 def _check_option(module: str, name: str, given: dict[str, Secret]) -> None:
     known = _OPTIONS[module]
-    if name not in known and not (module == OAUTHBEARER_MODULE and name.startswith(_PREFIXES)):
+    if name not in known and not name.startswith(_PREFIXES.get(module, ())):
         # An unknown name may be a value that lost its quotes: it is not shown.
         short = module.rpartition(".")[2]
         raise ConfigError(f"{_NAME}: an option of {short} is not known; it may have {', '.join(known)}")

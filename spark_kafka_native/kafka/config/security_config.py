@@ -251,6 +251,7 @@ class SecurityConfig(Properties):
     def __post_init__(self) -> None:
         super().__post_init__()
         _settle_msk(self)
+        _settle_kerberos(self)
         _check_stores(self)
         if self.uses_sasl:
             _check_sasl(self)
@@ -347,8 +348,8 @@ def _check_stores(config: SecurityConfig) -> None:
     ):
         is_java = kind == "JKS" or (kind is None and location and location.lower().endswith(".jks"))
         # Java writes PKCS12 into such files, too: one that is here is looked at when it is read.
-        if is_java and not (location and os.path.exists(location)):
-            raise java_keystore(f"ssl.{name}.location", location or f"{name}.jks")
+        if is_java and config.encrypted and location and not os.path.exists(location):
+            raise java_keystore(f"ssl.{name}.location", location)
     if (config.certificate_pem is None) != (config.key_pem is None):
         raise ConfigError("ssl.keystore.certificate.chain and ssl.keystore.key must be given together")
     if config.key_location and not config.certificate_location:
@@ -365,10 +366,17 @@ def _check_stores(config: SecurityConfig) -> None:
         raise ConfigError("ssl.truststore.location and ssl.truststore.certificates: give one of them")
 
 
+_NO_FILE: Final = (
+    "The file that Java's java.security.auth.login.config names is not read: its entry goes into "
+    "sasl.jaas.config"
+)
+
+
 def _check_sasl(config: SecurityConfig) -> None:
     if config.mechanism is None:
         raise ConfigError(
-            f"security.protocol={config.protocol.name} needs sasl.mechanism: one of {', '.join(MECHANISMS)}"
+            f"security.protocol={config.protocol.name} needs sasl.mechanism: one of {', '.join(MECHANISMS)}. "
+            f"{_NO_FILE}"
         )
     jaas = _jaas_of(config)
     if jaas is not None:
@@ -389,7 +397,8 @@ def _check_password(config: SecurityConfig, jaas: JaasConfig | None) -> None:
         raise ConfigError("sasl.jaas.config and sasl.username with sasl.password: give one of them")
     if config.jaas_config is None and (config.username is None or config.password is None):
         raise ConfigError(
-            f"sasl.mechanism={config.mechanism} needs sasl.username and sasl.password, or sasl.jaas.config"
+            f"sasl.mechanism={config.mechanism} needs sasl.username and sasl.password, or sasl.jaas.config. "
+            f"{_NO_FILE}"
         )
     if jaas is not None and (jaas.option("username") is None or jaas.option("password") is None):
         raise ConfigError("sasl.jaas.config lacks username or password")
@@ -436,6 +445,16 @@ def _settle_msk(config: SecurityConfig) -> None:
         object.__setattr__(config, "mechanism", "OAUTHBEARER")
         if config.token_provider is None:
             object.__setattr__(config, "token_provider", MSK_IAM)
+
+
+def _settle_kerberos(config: SecurityConfig) -> None:
+    """Java's default for the mechanism is GSSAPI; here only where there is a login for it."""
+    if config.mechanism is not None or not config.uses_sasl:
+        return
+    jaas = _jaas_of(config)
+    has_login = config.kerberos_principal is not None or config.kerberos_keytab is not None
+    if has_login or (jaas is not None and jaas.module == KRB5_MODULE):
+        object.__setattr__(config, "mechanism", "GSSAPI")
 
 
 def check_module(jaas: JaasConfig, config: SecurityConfig) -> None:

@@ -188,11 +188,11 @@ class RequestPipeline:
 
     def poll_idle(self, max_idle_ms: float) -> None:
         """Unless requests are in flight, find out if the broker has closed the connection, and close it if it
-        was idle for longer than ``max_idle_ms``.
+        was idle for longer than ``max_idle_ms`` (-1: for any time).
         """
         if self._in_flight or self.closed:
             return
-        if (time.monotonic() - self._used_at) * 1000 > max_idle_ms:
+        if 0 <= max_idle_ms < (time.monotonic() - self._used_at) * 1000:
             self.close()
         else:
             self.poll()

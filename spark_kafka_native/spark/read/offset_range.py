@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -271,7 +272,9 @@ def _parse_object(text: str, example: str) -> dict[str, Any]:
     if _depth(text) > MAX_JSON_DEPTH:
         raise _unexpected(example, text, f"it is nested more than {MAX_JSON_DEPTH} levels deep")
     try:
-        parsed = json.loads(text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant)
+        parsed = json.loads(
+            text, object_pairs_hook=_reject_duplicates, parse_constant=_reject_constant, parse_float=_whole
+        )
     except ValueError as error:
         raise _unexpected(example, text, str(error)) from error
     if not isinstance(parsed, dict):
@@ -295,6 +298,14 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key[:100]!r} occurs twice")
         found[key] = value
     return found
+
+
+def _whole(text: str) -> int | float:
+    """``5.0`` is 5, as in Spark's connector: columns with nulls are floats in pandas."""
+    number = Decimal(text)
+    if abs(number.adjusted()) > len(str(MAX_OFFSET)) or number != int(number):
+        return float(text)
+    return int(number)
 
 
 def _reject_constant(name: str) -> Any:

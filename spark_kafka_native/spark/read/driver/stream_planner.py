@@ -91,6 +91,7 @@ class StreamPlanner:
         start = self._parse(start_json)
         self._ends = ends = self._find_ends(start)
         if self._quiet_at == (start, ends):
+            self._renew_delay()
             return start_json
         self._missing = {tp: at for tp, at in start.positions.items() if tp not in ends.latest}
         if not ends.latest:
@@ -196,6 +197,13 @@ class StreamPlanner:
             return False  # The target does not grow: the rest is read, however small it is.
         waited_ms = None if self._admitted_at is None else (now - self._admitted_at) * 1000
         return holds_back(self._options.limits, backlog.batch.begin, backlog.ends.latest, waited_ms)
+
+    def _renew_delay(self) -> None:
+        """The delay of a batch begins anew when it is over, also while all is quiet, as in Spark's connector:
+        the first record after that waits for others, too."""
+        delay_ms, now = self._options.limits.max_delay_ms, self._clock()
+        if self._admitted_at is not None and (now - self._admitted_at) * 1000 >= delay_ms:
+            self._admitted_at = now
 
     def _sample(self, begin: Positions, latest: Positions, ends: LogEnds) -> SizeEstimate:
         self._sampled_at = self._clock()

@@ -741,9 +741,11 @@ def test_a_router_that_was_not_asked_for_lately_is_closed(cluster: ScriptedClust
     idle = weakref.ref(router_for(config(cluster[1].address, connections_max_idle_ms=20)))
     assert idle() is not None
     time.sleep(0.03)
+    kept = weakref.ref(router_for(config(cluster[1].address, connections_max_idle_ms=-1)))
     router_for(config(cluster[1].address, client_id="another"))
     gc.collect()
     assert idle() is None
+    assert kept() is not None
 
 
 @pytest.mark.parametrize("failed", ["to connect", "a connection"])

@@ -80,7 +80,6 @@ def test_defaults_are_javas() -> None:
         ("security.protocol", "TLS", "must be one of PLAINTEXT, SSL"),
         ("security.protocol", "SASL_SSL", "SASL_SSL needs sasl.mechanism"),
         ("ssl.endpoint.identification.algorithm", "ldaps", "must be https"),
-        ("ssl.truststore.location", "a.JKS", "keytool"),
         ("ssl.keystore.key", "secret", "must be given together"),
         ("client.dns.lookup", "all", "must be use_all_dns_ips or resolve_canonical"),
         ("broker.address.family", "v5", "must be one of any, v4, v6"),
@@ -97,6 +96,19 @@ def test_errors_name_the_property(name: str, value: str, says: str) -> None:
     properties = BOOTSTRAP | {name: value}
     with pytest.raises(ConfigError, match=says):
         (ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties))
+
+
+@pytest.mark.parametrize("name", ["truststore", "keystore"])
+def test_javas_default_type_of_a_store_is_no_error_without_a_store(name: str) -> None:
+    """Templates spell it out; the error was about a file that was not given."""
+    for protocol in ("PLAINTEXT", "SSL"):
+        properties = BOOTSTRAP | {f"ssl.{name}.type": "JKS", "security.protocol": protocol}
+        ClientConfig.from_properties(properties)
+    store = {f"ssl.{name}.location": "a.JKS"}
+    (warning,) = ClientConfig.from_properties(BOOTSTRAP | store).security.warnings
+    assert warning.startswith(f"ssl.{name}.location without effect")
+    with pytest.raises(ConfigError, match="keytool"):
+        ClientConfig.from_properties(BOOTSTRAP | store | {"security.protocol": "SSL"})
 
 
 def test_the_type_of_a_store_counts_more_than_its_name() -> None:

@@ -26,6 +26,11 @@ ESCAPED = [
     ("text", "found"),
     [
         (f'{PLAIN_MODULE} required username="a" password="b";', {"username": "a", "password": "b"}),
+        # A broker's entry, copied.
+        (
+            f'{PLAIN_MODULE} required username="a" password="b" user_a="b";',
+            {"username": "a", "password": "b", "user_a": "b"},
+        ),
         (f"{PLAIN_MODULE}  required\n username='a'  password=b ;", {"username": "a", "password": "b"}),
         (
             f'{PLAIN_MODULE} required username="$ConnectionString" '

@@ -131,3 +131,15 @@ def test_a_reference_is_not_resolved_on_the_driver() -> None:
     assert (
         SecurityConfig.from_properties(GSSAPI | {"sasl.jaas.config": "file:/nowhere"}).mechanism == "GSSAPI"
     )
+
+
+def test_a_kerberos_login_needs_no_mechanism() -> None:
+    """GSSAPI is Java's default; without a login the missing name is an error."""
+    given = {name: value for name, value in GSSAPI.items() if name != "sasl.mechanism"}
+    for login in (
+        {"sasl.jaas.config": f"{KRB5_MODULE} required {KEYTAB};"},
+        {"sasl.kerberos.principal": "p", "sasl.kerberos.keytab": "/k"},
+    ):
+        assert ClientConfig.from_properties(given | login).security.mechanism == "GSSAPI"
+    with pytest.raises(ConfigError, match=r"needs sasl\.mechanism.*auth\.login\.config names is not read"):
+        ClientConfig.from_properties(given)

@@ -224,6 +224,11 @@ def test_an_idle_connection_is_closed_by_us_first(broker: ScriptedBroker) -> Non
     assert not connection.alive()
 
 
+def test_no_connection_is_idle_for_too_long_without_a_limit(broker: ScriptedBroker) -> None:
+    connection = connect(broker, connections_max_idle_ms=-1)
+    assert connection.alive()
+
+
 def test_throttling_mutes_the_connection_and_counts_as_no_timeout(broker: ScriptedBroker) -> None:
     connection = connect(broker, request_timeout_ms=150)
     throttled = MetadataResponse(throttle_time_ms=400, brokers=[], cluster_id="slow", topics=[])

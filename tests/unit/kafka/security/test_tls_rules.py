@@ -374,7 +374,7 @@ def test_without_cryptography_the_pkcs12_error_has_the_remedy(
 def test_a_java_keystore_is_refused_with_the_conversion(name: str, given: dict[str, str]) -> None:
     names = {f"ssl.{name}.{part}": value for part, value in given.items()}
     with pytest.raises(ConfigError) as caught:
-        ClientConfig.from_properties(dict(properties("a:1")) | names)
+        ClientConfig.from_properties(dict(properties("a:1")) | names | {"security.protocol": "SSL"})
     location = given["location"]
     assert (
         f"keytool -importkeystore -srckeystore {location} -destkeystore {name}.p12 -deststoretype "

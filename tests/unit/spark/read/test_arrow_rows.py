@@ -195,7 +195,7 @@ def test_text_that_is_not_utf8_names_its_offset():
 def test_a_timestamp_beyond_spark_names_its_offset(sign):
     times = np.array([0, sign * 9_223_372_036_854_776, 1])
     schema = layout_of(full_schema(False))
-    with pytest.raises(KafkaConditionError, match=r"KAFKA_MALFORMED_RECORD_TIMESTAMP.* offset 11 of t-3"):
+    with pytest.raises(KafkaConditionError, match=r"KAFKA_MALFORMED_RECORD_TIMESTAMP.* at t-3 offset 11 "):
         schema.to_record_batch(records(timestamp_ms=times), TP)
     last = sign * 9_223_372_036_854_775
     batch = schema.to_record_batch(records(timestamp_ms=np.array([last, 0, 0])), TP)
@@ -262,7 +262,7 @@ def test_joined_pieces_are_what_each_is_alone(count):
     [
         ({"value": pa.array([b"a", b"b", b"\xff"], pa.binary())}, "b-1 at offset 15: the value is not UTF-8"),
         ({"key": pa.array([b"a", None, b"b"], pa.binary())}, "b-1 at offset 11: `key` is null"),
-        ({"timestamp_ms": np.array([2**62, 0, 0])}, "at offset 10 of b-1"),
+        ({"timestamp_ms": np.array([2**62, 0, 0])}, "at b-1 offset 10 "),
     ],
 )
 def test_an_error_in_joined_pieces_names_the_partition_and_offset(changed, said):

@@ -40,6 +40,17 @@ from spark_kafka_native.spark.read.offset_range import (
                 }
             ),
         ),
+        # As pandas writes the offsets of a column with nulls.
+        (
+            '{"a":{"0":5.0,"1":-2.0,"2":1e2}}',
+            Specific(
+                {
+                    TopicPartition("a", 0): At(5),
+                    TopicPartition("a", 1): Earliest(),
+                    TopicPartition("a", 2): At(100),
+                }
+            ),
+        ),
     ],
 )
 def test_a_limit_is_a_word_or_json(text, limit):
@@ -57,6 +68,8 @@ def test_a_limit_is_a_word_or_json(text, limit):
         ('{"a":{"0":1.5}}', "1.5 is not allowed for a-0"),
         ('{"a":{"0":true}}', "True is not allowed for a-0"),
         ('{"a":{"0":1e400}}', "inf is not allowed for a-0"),
+        ('{"a":{"0":1e-400}}', "0.0 is not allowed for a-0"),
+        ('{"a":{"0":9223372036854775807.5}}', "is not allowed for a-0"),
         ('{"a":{"0":NaN}}', "NaN is not a number"),
         ('{"a":{"0":9223372036854775808}}', "is not allowed for a-0"),
         ('{"a":{"00":1}}', "'00' of topic 'a' is not a partition"),

@@ -589,6 +589,20 @@ def test_too_little_waits_for_more_or_for_the_delay():
     assert StreamOffset.from_json(planner.latest(at, limited=False)).positions == {T0: 17}
 
 
+def test_the_delay_of_a_batch_begins_anew_while_all_is_quiet():
+    """As in Spark's connector: the first record after a quiet spell made a batch at once."""
+    logs, clock = Logs({T0: 0}, {T0: 1}), Clock()
+    planner = planner_of(logs, clock, minOffsetsPerTrigger="10", maxTriggerDelay="60s")
+    at = planner.latest(planner.initial(), limited=True)
+    for _ in range(5):
+        clock.now += 50
+        assert planner.latest(at, limited=True) is at
+    logs.latest[T0] = 2
+    assert planner.latest(at, limited=True) is at
+    clock.now += 59
+    assert StreamOffset.from_json(planner.latest(at, limited=True)).positions == {T0: 2}
+
+
 def test_packed_and_split_ranges_cover_the_same():
     logs = Logs({T0: 0, T1: 0}, {T0: 100, T1: 7})
     packed, split = planner_of(logs, maxPartitions="1"), planner_of(logs, minPartitions="4")
