@@ -35,11 +35,13 @@ x*+               (?>a)b            a{2}                a{2,}                a{1
 (?d)a             (?m)^a$           (?s).               a|                   \.             a}
 a]                [\]a]             [\[a]               .                    \S             \W
 [\D&&\W]          [\s\S]            \X                  (?:a|b)(?<x>b)       [A-z]          [.-_]
+[a-a]             (?i)\^            [\x{0}-\x{10FFFF}]  ^(?<x>a)()()()()()()()()(a)\10$
 """
 
 REFUSED = r"""
 [a-\d]   (?P<x>a)  (?(1)a)  (?#c)a  [z-a]  \Ea  a{,3}  a{2  {a}  \8(a)  [\b]  \y  (?<_n>a)  [a  (a  a)  \x  \0
 \p{Greek} [\R] *a (?x)a (?i)\p{Lower} [a&&] [&&a] (?<=a+)b \N{DIGIT\u0020ONE} \b{g} a**
+[a&&&&b] [a-\Qc\E]
 """
 
 ORACLE = """

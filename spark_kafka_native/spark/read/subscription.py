@@ -375,7 +375,7 @@ class _Translation:
             return self._folded(first)
         self._at += 1
         last = self._class_char()
-        if not isinstance(last, str) or len(first) != 1 or len(last) != 1 or first > last:
+        if not isinstance(last, str) or first > last:
             raise self._refusal(f"the range before {self._at}")
         return self._folded("".join(char for char in NAME_CHARS if first <= char <= last))
 
