@@ -242,6 +242,11 @@ def test_the_columns_of_a_read_may_be_named_by_the_user() -> None:
             "Column `_error` must be a nullable string",
         ),
         (
+            json_column().add("_error", "string", nullable=False),
+            {"mode": "permissive"},
+            "Column `_error` must be a nullable string",
+        ),
+        (
             StructType().add("_corrupt_record", "integer"),
             {"mode": "permissive"},
             "`_corrupt_record` must be a nullable binary or string",

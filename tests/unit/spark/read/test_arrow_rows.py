@@ -193,11 +193,11 @@ def test_text_that_is_not_utf8_names_its_offset():
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_timestamp_beyond_spark_names_its_offset(sign):
-    times = np.array([0, sign * 9_223_372_036_854_776, 1])
+    last = sign * 9_223_372_036_854_775
+    times = np.array([last, last + sign, 1])
     schema = layout_of(full_schema(False))
     with pytest.raises(KafkaConditionError, match=r"KAFKA_MALFORMED_RECORD_TIMESTAMP.* at t-3 offset 11 "):
         schema.to_record_batch(records(timestamp_ms=times), TP)
-    last = sign * 9_223_372_036_854_775
     batch = schema.to_record_batch(records(timestamp_ms=np.array([last, 0, 0])), TP)
     assert batch.column(5)[0].value == last * 1000
 

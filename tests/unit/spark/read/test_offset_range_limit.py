@@ -96,8 +96,11 @@ def test_timestamps_are_whole_milliseconds():
     assert parse_timestamps('{"t":{"0":1700000000000}}').timestamps_ms == {
         TopicPartition("t", 0): 1700000000000
     }
-    with pytest.raises(ConfigError, match="123456789"):
-        parse_timestamps('{"t":{"0":-1}}')
+    last = 2**63 - 1
+    assert parse_timestamps(f'{{"t":{{"0":{last}}}}}').timestamps_ms == {TopicPartition("t", 0): last}
+    for wrong in (-1, last + 1):
+        with pytest.raises(ConfigError, match="123456789"):
+            parse_timestamps(f'{{"t":{{"0":{wrong}}}}}')
 
 
 def test_an_assignment_lists_partitions():

@@ -85,6 +85,16 @@ def test_a_time_may_be_the_first_one_there_is():
     assert read(endingOffsetsByTimestamp='{"t":{"0":0}}').ending == AtTimestamps(zero)
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "bounds"),
+    [(-2, 5, (Earliest(), At(5))), (5, -1, (At(5), Latest())), (5, 5, (At(5), At(5)))],
+)
+def test_a_partition_is_read_from_its_first_record_or_to_its_last_or_between_offsets(start, end, bounds):
+    options = read(startingOffsets=f'{{"t":{{"0":{start}}}}}', endingOffsets=f'{{"t":{{"0":{end}}}}}')
+    tp = TopicPartition("t", 0)
+    assert (options.starting, options.ending) == tuple(Specific({tp: bound}) for bound in bounds)
+
+
 def test_the_first_way_to_say_where_wins():
     times, offsets = '{"t":{"0":5}}', '{"t":{"0":7}}'
     options = read(startingTimestamp="3", startingOffsetsByTimestamp=times, startingOffsets=offsets)
