@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from spark_kafka_native.formats import BadRows, Decoded
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
@@ -57,6 +58,16 @@ class Box:
         self.letters += [(topic_partition, one.offset, values[one.row].as_py()) for one in bad]
 
 
+class Seen:
+    """Keeps the bad records that letters are made of."""
+
+    def __init__(self) -> None:
+        self.bad: list[UndecodedRecord] = []
+
+    def send(self, _tp: TopicPartition, bad: list[UndecodedRecord], _records: RecordColumns) -> None:
+        self.bad.extend(bad)
+
+
 def test_letters_of_joined_partitions_have_their_own_place() -> None:
     box = Box()
     layout = RowLayout.of(schema("dlq", **{"dlq.topic": "d"}), BadRecordHandler(box))
@@ -83,18 +94,32 @@ def test_each_bad_record_has_its_letter_however_many_there_are() -> None:
 
 
 def test_a_record_with_a_bad_key_and_a_bad_value_has_one_letter() -> None:
-    found: list[UndecodedRecord] = []
-
-    class Stages:
-        def send(self, _tp: TopicPartition, bad: list[UndecodedRecord], _records: RecordColumns) -> None:
-            found.extend(bad)
-
     wanted = schema("dlq", **{"dlq.topic": "d", "key.format": "string"}, key="string")
     records = replace(columns(BAD, GOOD, GOOD), key=pa.array([b"\xff", b"\xff", None], pa.binary()))
-    rows = RowLayout.of(wanted, BadRecordHandler(Stages())).to_record_batch(records, T)
+    seen = Seen()
+    rows = RowLayout.of(wanted, BadRecordHandler(seen)).to_record_batch(records, T)
     assert rows.column("offset").to_pylist() == [102]
-    assert [(one.offset, one.stages) for one in found] == [(100, ("key", "value")), (101, ("key",))]
-    assert found[0].reason.count("can't be decoded") == 2
+    assert [(one.offset, one.stages) for one in seen.bad] == [(100, ("key", "value")), (101, ("key",))]
+    assert seen.bad[0].reason.count("can't be decoded") == 2
+
+
+def test_a_letter_is_known_as_one_of_a_record_that_another_attempt_may_decode() -> None:
+    class Behind:
+        """Knows the schema of all records but the last."""
+
+        type = pa.struct([("id", pa.int64())])
+
+        def decode(self, payloads: pa.Array) -> Decoded:
+            bad = BadRows(rows=(0, 2), reasons=("broken", "not known yet"), passing=(2,))
+            return Decoded(array=pa.nulls(len(payloads), self.type), bad=bad)
+
+    seen = Seen()
+    layout = RowLayout.of(schema("dlq", **{"dlq.topic": "d"}), BadRecordHandler(seen))
+    assert layout.decoded is not None
+    replace(layout, decoded=replace(layout.decoded, decoders=(Behind(),))).to_record_batch(
+        columns(BAD, GOOD, GOOD), T
+    )
+    assert [(one.offset, one.is_passing) for one in seen.bad] == [(100, False), (102, True)]
 
 
 def test_rows_are_not_handed_on_before_their_letters_are_stored() -> None:

@@ -208,6 +208,22 @@ def test_partitions_that_are_gone_are_a_loss_and_the_others_are_read(cluster, ro
     assert isinstance(found.losses[0].cause, BrokerError | DeadlineExceededError)
 
 
+def test_a_partition_that_is_said_to_be_gone_at_once_is_a_loss(cluster, router, monkeypatch):
+    """Not only one that was waited for in vain."""
+
+    def answer(router, places, **how):
+        if missing in places:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+        return list_offsets(router, places, **how)
+
+    missing, list_offsets = TopicPartition("t", 7), offset_binding.list_offsets
+    monkeypatch.setattr(offset_binding, "list_offsets", answer)
+    ranges = [planned(Earliest(), Latest(), partition=p) for p in (0, 7)]
+    found = bind_ranges(router, ranges, UNCOMMITTED)
+    assert spans(found) == [(20, 50)]
+    assert found.losses == (PartitionsDeleted(topic_partitions=frozenset({missing})),)
+
+
 def test_only_what_is_missing_is_taken_for_deleted(cluster, router):
     missing = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
     ranges = [planned(Earliest(), Latest()), planned(Earliest(), Latest(), partition=7)]

@@ -43,11 +43,18 @@ def letters_of(broker: MockBroker, *, until: int = 100, topic_id: str = "1") -> 
 
 
 def send(
-    broker: MockBroker, *offsets: int, passing: Container[int] = (), until: int = 100, topic_id: str = "1"
+    broker: MockBroker,
+    *offsets: int,
+    passing: Container[int] = (),
+    until: int = 100,
+    topic_id: str = "1",
+    reason: str = "why",
 ) -> None:
     """One attempt, to which the records at ``offsets`` are bad."""
     bad = [
-        UndecodedRecord(row=row, offset=offset, stages=("value",), reason="why", is_passing=offset in passing)
+        UndecodedRecord(
+            row=row, offset=offset, stages=("value",), reason=reason, is_passing=offset in passing
+        )
         for row, offset in enumerate(offsets)
     ]
     places, values = np.array(offsets, np.int64), build_binary([b"%d" % offset for offset in offsets])
@@ -106,6 +113,13 @@ def test_a_letter_is_of_its_own_record_wherever_that_stands_among_the_good_ones(
     }
     assert dict(second.headers)["__reader.errors.timestamp"] == b"400"
     assert dict(second.headers)["h"] == b"3"
+
+
+def test_a_letter_is_written_also_where_its_reason_has_half_of_a_character(broker: MockBroker) -> None:
+    """Such as a name in JSON may have, which no header can hold."""
+    send(broker, 3, reason="no field `\ud800`")
+    (letter,) = broker.records("letters", committed=True)
+    assert dict(letter.headers)["__reader.errors.message"] == b"no field `?`"
 
 
 def test_letters_of_another_range_or_topic_are_others(broker: MockBroker) -> None:

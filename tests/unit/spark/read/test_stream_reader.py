@@ -188,6 +188,15 @@ def test_a_topic_for_dead_letters_that_a_logged_batch_reads_is_refused(reader_of
         reader.partitions(offset(1), offset(9))
 
 
+def test_a_topic_for_dead_letters_beside_the_topics_that_are_read_is_no_circle(reader_of):
+    columns = StructType().add("value", "string")
+    reader = reader_of(columns, **{"value.format": "string", "mode": "dlq", "dlq.topic": "letters"})
+    task = (OffsetRange(topic="t", partition=0, start=At(1), end=At(9)),)
+    reader._planner.plan = lambda *_: [task]
+    assert reader.latestOffset(offset(1), ReadAllAvailable()) == offset(9)
+    assert [one.ranges for one in reader.partitions(offset(1), offset(9))] == [task]
+
+
 def test_tasks_believe_the_ends_of_a_batch(reader_of):
     """They were in the log at planning: a leader that lags behind for a moment is waited for."""
     assert reader_of()._task.ends_are_known
