@@ -238,6 +238,24 @@ def test_misuse_is_named_at_once(cluster, topic, value, error):
         producer.send(topic, value=value)
 
 
+@pytest.mark.parametrize("topic", ["a", "A.b_c-9", "x" * 249])
+def test_each_name_that_kafka_allows_is_taken(cluster, topic):
+    cluster.create(topic)
+    with producing(cluster) as producer:
+        assert producer.send(topic, value=b"1").result(60).topic_partition == TopicPartition(topic, 0)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_contents_are_bytes_of_any_kind(cluster, kind):
+    record = {"key": kind(b"k"), "value": kind(b"v"), "headers": {"h": kind(b"x")}}
+    with producing(cluster) as producer:
+        producer.send("t", **record, partition=0)
+        producer.send_many("t", [record, kind(b"alone")], partition=0)
+        producer.flush(60)
+    found = [(one.key, one.value, one.headers) for one in cluster.records(TP)]
+    assert found == [(b"k", b"v", (("h", b"x"),))] * 2 + [(None, b"alone", ())]
+
+
 @pytest.mark.parametrize(
     "use", [lambda producer: producer.send("t", value=b"from the child"), lambda producer: producer.flush()]
 )

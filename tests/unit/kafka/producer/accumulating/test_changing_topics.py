@@ -153,6 +153,25 @@ def test_limits_are_read_again_after_a_look_that_has_failed(monkeypatch):
     assert looks == [["t"], ["t"]]
 
 
+def test_one_thread_at_a_time_reads_limits_and_none_where_they_are_new(monkeypatch):
+    """Each of them may wait for brokers that do not answer."""
+    topics, started = SendingHalf().topics, []
+    for name, age_s in (("old", 1e9), ("new", 0.0)):
+        topics.buffers[name] = SimpleNamespace(topic=name, limit_age_s=age_s)
+    thread = lambda target, **_: SimpleNamespace(start=lambda: started.append(target))  # noqa: E731
+    monkeypatch.setattr(topics_module, "threading", SimpleNamespace(Thread=thread))
+    topics.describe = lambda _buffer: None
+    topics.read_limits = lambda *_: None
+    topics.refreshed(["new"])
+    assert not started
+    for _ in range(2):
+        topics.refreshed(["old", "new"])
+    (read,) = started
+    read()
+    topics.refreshed(["old"])
+    assert len(started) == 2
+
+
 def test_a_topic_that_two_callers_open_at_the_same_time_has_one_buffer(cluster):
     """In another one the records of the first would wait for ever."""
     with producing(cluster, linger_ms=60_000, batch_records=100) as producer:

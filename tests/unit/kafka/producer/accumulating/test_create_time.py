@@ -36,7 +36,7 @@ def test_single_records_have_the_time_of_send(cluster):
         for number in range(3):
             sent.append(timed(lambda number=number: producer.send("t", b"%d" % number, partition=0)))
             later()
-        sent.append((producer.send("t", b"own", partition=0, timestamp_ms=2**62 + 1), (2**62 + 1,) * 2))
+        sent.append((producer.send("t", b"own", partition=0, timestamp_ms=2**63 - 1), (2**63 - 1,) * 2))
         later()
         producer.flush(60)
         bounds = [bound for _, bound in sent]

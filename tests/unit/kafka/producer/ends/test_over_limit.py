@@ -22,6 +22,7 @@ from spark_kafka_native.kafka.producer.errors import (
     RecordTooLargeError,
 )
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 DEAD = TopicPartition("dead", 0)
 SKIP = {"over_limit": "skip"}
@@ -497,6 +498,16 @@ def test_a_dead_letter_topic_that_is_not_there_is_said_before_anything_is_taken(
         pytest.raises(BrokerError, match="dead"),
     ):
         producer.send("t", value=b"x")
+
+
+def test_each_topic_is_asked_about_once_and_the_dead_letter_topic_first(cluster):
+    cluster.create("u")
+    with producing(cluster, **LETTERS) as producer:
+        for topics in (["dead"], ["t"], ["dead", "t", "u"]):
+            rows = pa.record_batch({"value": [b"x"] * len(topics), "topic": topics})
+            assert not producer.send_columns(rows).exceptions(60)
+    asked = [request.topics for request in cluster[1].requests(MetadataRequest) if request.topics]
+    assert [[topic.name for topic in topics] for topics in asked] == [["dead"], ["t"], ["u"]]
 
 
 @pytest.mark.parametrize(
