@@ -288,6 +288,37 @@ def test_the_sender_wakes_for_a_batch_that_single_records_have_filled(cluster):
         producer._sender.wake()
 
 
+def test_the_sender_wakes_for_the_first_record_that_lingers_and_for_columns(cluster):
+    """Asleep, it would not see when they have lingered, nor a batch that they fill."""
+    rows, woken = pa.record_batch({"value": [b"2"]}), []
+    with producing(cluster, linger_ms=60_000, batch_records=100) as producer:
+        (name,) = producer._topics.open(["t"])
+        buffer = producer._topics.buffers[name]
+        buffer._parts = replace(buffer._parts, wake=lambda: woken.append(True))
+        producer.send("t", value=b"1", partition=0)
+        assert len(woken) == 1
+        producer.send_columns(rows, "t", 0)
+        assert len(woken) == 2
+        producer._sender.wake()
+    assert cluster.values(TP) == [b"1", b"2"]
+
+
+def test_a_batch_that_single_records_have_filled_is_sent_before_it_has_lingered(cluster):
+    settings = {"linger_ms": 600_000, "delivery_timeout_ms": 600_000, "batch_records": 100}
+    with producing(cluster, batch_size=1_000, **settings) as producer:
+        for size in (1, 2_000):
+            producer.send("t", value=bytes(size), partition=0)
+        wait_until(lambda: cluster.values(TP) == [bytes(1), bytes(2_000)])
+
+
+def test_a_flush_waits_for_what_came_up_to_its_beginning(cluster):
+    with producing(cluster, linger_ms=60_000, batch_records=100) as producer:
+        producer.send("t", value=b"1", partition=0)
+        buffer = producer._topics.buffers["t"]
+        came = buffer.waiting_since
+        assert [buffer.holds_since(came + later_s) for later_s in (-1, 0, 1)] == [False, True, True]
+
+
 def test_a_topic_may_be_described_and_the_rest_closed_while_their_lock_is_held(cluster):
     """As by a signal's handler that comes while its thread looks the topics over."""
     with producing(cluster) as producer:

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -96,6 +97,9 @@ def test_a_limit_is_read_again_with_the_metadata_each_time(cluster):
 
 def test_records_that_fit_ask_for_nothing(cluster):
     with producing(cluster) as producer:
+        (name,) = producer._topics.open(["t"])
+        buffer = producer._topics.buffers[name]
+        buffer.limits = replace(buffer.limits, read_at=-1e9)
         for _ in range(20):
             producer.send("t", b"x" * 1_500).result(60)
         producer.send_columns(pa.record_batch({"value": [b"x" * 1_900] * 20}), "t").result(60)

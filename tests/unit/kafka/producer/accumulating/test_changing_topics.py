@@ -25,6 +25,7 @@ from spark_kafka_native.kafka.errors import (
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating import topics as topics_module
 from spark_kafka_native.kafka.producer.accumulating.partitioner import Targets
+from spark_kafka_native.kafka.producer.accumulating.topic_buffer import TopicBuffer
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
@@ -234,6 +235,7 @@ def test_partitions_that_are_added_are_learnt_without_an_error(cluster):
         producer.flush(60)
         cluster.logs[TopicPartition("t", 1)] = Log(leader=1)
         wait_until(lambda: producer._buffers["t"].targets.count == 2)
+        assert producer.send("t", value=b"x", partition=1).result(60).partition == 1
     with producing(cluster) as producer:
         with pytest.raises(ValueError, match="topic t: there is no partition 5: the topic has 2 partitions"):
             producer.send("t", value=b"x", partition=5)
@@ -279,6 +281,16 @@ def test_a_topic_that_is_created_again_may_have_fewer_partitions(cluster):
                 former = (topic_id,)
             buffer.describe(uuid4(), Targets.all("t", 5), 1_000)
             assert buffer.targets.count == 5
+
+
+def test_a_topic_without_an_id_has_the_partitions_that_brokers_have_said_last(cluster):
+    """It may have been deleted and created again with fewer."""
+    with producing(cluster) as producer:
+        buffer = TopicBuffer("t", producer._topics._parts)
+        with buffer.lock:
+            for count in (7, 5, 9):
+                buffer.describe(None, Targets.all("t", count), 1_000)
+                assert buffer.targets.count == count
 
 
 def test_a_broker_that_describes_the_former_topic_says_nothing_of_the_present_one(cluster):

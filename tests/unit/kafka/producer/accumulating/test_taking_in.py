@@ -13,6 +13,7 @@ from support.brokers.scripted_broker import properties
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.accumulating import open_batches
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, BatchEncoder
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
 from spark_kafka_native.kafka.producer.accumulating.topic_buffer import TopicBuffer
@@ -158,6 +159,24 @@ def test_records_without_a_partition_are_said_to_be_lost(cluster, produce):
     assert [topic_partition for topic_partition, *_ in reported] == [TopicPartition("t", -1)]
     producer.send("t", value=b"next").result(60)
     assert cluster.values(TP) == [b"next"]
+
+
+def test_rows_that_wait_are_sent_where_single_records_behind_them_find_no_memory(
+    cluster, produce, monkeypatch
+):
+    def no_memory(*_arguments):
+        monkeypatch.undo()
+        raise MemoryError
+
+    producer = produce(batch_records=3)
+    waiting = producer.send_columns(columns([b"0"]), "t", 0)
+    lost = [producer.send("t", value=b"lost", partition=0) for _ in range(3)]
+    monkeypatch.setattr(open_batches, "_hold", no_memory)  # when a batch of the first three is closed
+    producer.flush(60)
+    assert waiting.result(0).offset.tolist() == [0]
+    assert ["MemoryError" in str(one.exception(0)) for one in lost] == [True] * 3
+    assert cluster.values(TP) == [b"0"]
+    assert producer.stats().buffered_records == 0
 
 
 class Panic(BaseException):

@@ -114,6 +114,28 @@ def test_a_record_over_the_known_limit_is_refused_before_it_is_taken(cluster):
     assert cluster.values(TP) == numbers(1)
 
 
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("setting", ["max.message.bytes", "max.request.size"])
+def test_the_smaller_of_two_limits_counts_to_the_byte(cluster, setting, columns):
+    def put(producer, value):
+        if columns:
+            return producer.send_columns(pa.record_batch({"value": [value]}), "t", 0)
+        return producer.send("t", value=value, partition=0)
+
+    fits = b"x" * 1_900
+    with producing(cluster) as producer:
+        put(producer, fits).result(60)
+    (first,) = cluster.batches(TP)
+    limit = len(first.data)
+    cluster.max_message_bytes = limit if setting == "max.message.bytes" else 1_000_000
+    own = limit if setting == "max.request.size" else 1_000_000
+    with producing(cluster, max_request_size=own) as producer:
+        put(producer, fits).result(60)
+        with pytest.raises(RecordTooLargeError, match=f"takes {limit + 1} bytes .*{setting} allows {limit}"):
+            put(producer, fits + b"x")
+    assert cluster.values(TP) == [fits] * 2
+
+
 @pytest.mark.parametrize("max_request_size", [None, 10_000])
 def test_the_limit_of_a_topic_counts_after_compression(cluster, max_request_size):
     cluster.max_message_bytes = 2_000
