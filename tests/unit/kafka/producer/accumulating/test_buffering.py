@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -75,6 +76,34 @@ def test_single_records_fill_the_buffer_to_its_last_place(cluster, limits, recor
         assert producer.stats().buffered_records >= records
         producer.flush(60)
     assert cluster.values(TP) == numbers(1_500)
+
+
+@pytest.mark.parametrize("batch_size", [1, 100_000])
+def test_single_records_take_no_more_bytes_than_the_buffer_has(cluster, batch_size):
+    """There is room for many more records, and one that finds no bytes leaves nothing behind."""
+    settings = {"buffer_memory": 10_000, "batch_records": 10_000, "linger_ms": 60_000}
+    failed, values = [], []
+
+    def fill(producer):
+        for number in range(1_000):
+            producer.send("t", value=b"%0100d" % number, partition=0)
+            values.append(b"%0100d" % number)
+
+    with producing(
+        cluster,
+        on_error=lambda *error: failed.append(error),
+        batch_size=batch_size,
+        block_on_buffer_full=False,
+        **settings,
+    ) as producer:
+        producer.send("t", value=b"", partition=0).result(60)
+        with cluster.lock, pytest.raises(BufferFullError, match=r"buffer\.memory \(10000\)"):
+            fill(producer)  # no broker answers
+        producer.flush(60)
+        assert (producer.stats().errors, producer.stats().buffered_bytes) == (0, 0)
+    assert cluster.values(TP) == [b"", *values]
+    assert 50 < len(values) < 100
+    assert not failed
 
 
 def test_a_full_buffer_may_raise_at_once(cluster, monkeypatch):
@@ -317,6 +346,22 @@ def test_a_flush_waits_for_what_came_up_to_its_beginning(cluster):
         buffer = producer._topics.buffers["t"]
         came = buffer.waiting_since
         assert [buffer.holds_since(came + later_s) for later_s in (-1, 0, 1)] == [False, True, True]
+
+
+def test_a_caller_that_waits_for_room_hears_of_a_close_before_that_has_ended(cluster):
+    settings = {"max_buffered_records": 1, "max_block_ms": 600_000, "linger_ms": 60_000}
+    with producing(cluster, **settings) as producer, ThreadPoolExecutor(2) as pool:
+        producer.send("t", value=b"0", partition=0).result(60)
+        with cluster.lock:  # no broker answers
+            producer.send("t", value=b"1", partition=0)
+            waiting = pool.submit(producer.send, "t", value=b"2", partition=0)
+            wait_until(lambda: producer._memory.waiting)
+            closing = pool.submit(producer.close, 60)
+            with pytest.raises(ProducerClosedError):
+                waiting.result(30)
+            assert not closing.done()
+        closing.result(60)
+    assert cluster.values(TP) == numbers(2)
 
 
 def test_a_topic_may_be_described_and_the_rest_closed_while_their_lock_is_held(cluster):

@@ -148,6 +148,27 @@ def test_rows_that_are_put_back_have_waited_as_long_as_before(cluster, monkeypat
     assert cluster.values(PARTITIONS[0]) == [b"0", b"1"]
 
 
+def test_a_second_interrupt_may_come_while_rows_are_put_back(cluster, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def interrupt_again(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    producer = open_producer(cluster, linger_ms=30_000)
+    producer.send("t", value=b"0", partition=0)
+    monkeypatch.setattr(topic_buffer.TopicBuffer, "_append", interrupt)
+    monkeypatch.setattr(open_batches.Move, "put_back", interrupt_again)
+    with pytest.raises(KeyboardInterrupt):
+        producer.send_columns(pa.record_batch({"value": [b"not taken"]}), "t", 0)
+    producer.send("t", value=b"1", partition=0)
+    producer.flush(60)
+    assert cluster.values(PARTITIONS[0]) == [b"0", b"1"]
+    assert buffered(producer) == (0, 0)
+    producer.close()
+
+
 def test_a_record_that_fills_the_batch_is_not_taken_twice(cluster, monkeypatch):
     producer = open_producer(cluster, linger_ms=30_000, batch_size=200)
     group = open_batches.group_rows

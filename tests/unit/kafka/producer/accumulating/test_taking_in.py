@@ -179,6 +179,19 @@ def test_rows_that_wait_are_sent_where_single_records_behind_them_find_no_memory
     assert producer.stats().buffered_records == 0
 
 
+def test_a_partitioner_that_sends_is_refused_and_takes_no_record_away(cluster, produce):
+    def send(_topic, keys, _count):
+        with pytest.raises(RuntimeError, match=r"only close\(\) is possible there"):
+            producer.send("t", value=b"inner", partition=0)
+        return np.zeros(len(keys), np.int32)
+
+    producer = produce(partitioner=send)
+    single = producer.send("t", value=b"0", partition=0)
+    assert producer.send_columns(columns([b"1"]), "t").result(60).offset.tolist() == [1]
+    assert single.result(60).offset == 0
+    assert cluster.values(TP) == [b"0", b"1"]
+
+
 class Panic(BaseException):
     """As that of an extension in Rust."""
 

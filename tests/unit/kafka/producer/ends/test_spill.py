@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
-from support.brokers.scripted_broker import properties
+from support.brokers.scripted_broker import Log, properties
 from support.hostile import described_otherwise
 from support.producer.producing import buffered, wait_until
 
@@ -438,6 +438,24 @@ def test_a_topic_that_is_gone_keeps_no_spilled_records_of_another(cluster, tmp_p
     folder = SpillFolder(str(tmp_path))
     assert [one.topic_partition.topic for one in folder.entries] == ["gone", "lost"]
     folder.close()
+
+
+def test_spilled_records_of_a_partition_that_is_added_later_are_sent(cluster, tmp_path):
+    cluster.create("grown", 1)
+    added = TopicPartition("grown", 1)
+    with open_producer(cluster, tmp_path / "unused") as producer:
+        producer.send("grown", value=b"0", partition=0).result(60)
+        data = cluster.arrived[-1].data
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([NewEntry(added, None, 1, False, "why", data)])
+    folder.close()
+    with open_producer(cluster, tmp_path) as producer:
+        with pytest.raises(SpillError, match="the topic has 1 partitions only"):
+            producer.flush(60)
+        cluster.logs[added] = Log(leader=1)
+        assert producer.send("grown", value=b"1", partition=1).result(60).offset == 1
+        producer.flush(60)
+    assert cluster.values(added) == [b"0", b"1"]
 
 
 def test_replayed_records_leave_room_for_no_more_than_is_configured(cluster, tmp_path):
