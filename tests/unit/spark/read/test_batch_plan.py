@@ -202,6 +202,19 @@ def test_a_loss_while_a_lower_bound_of_time_is_looked_up_is_not_hidden_either(cl
         assert (one.start, one.floor) == (Earliest(), 30)
 
 
+@pytest.mark.parametrize("moment", ["1970-01-01T00:00:00+00:00", "1969-12-31T23:59:59.998+00:00"])
+def test_a_time_that_no_record_is_before_is_no_bound(cluster, plan, moment):
+    """In a request, -1 and -2 milliseconds would be the ends of the log."""
+    tasks = plan([GreaterThanOrEqual(("timestamp",), datetime.fromisoformat(moment))])
+    assert [one.floor for task in tasks for one in task] == [0, 0]
+
+
+@pytest.mark.parametrize("option", ["startingOffsetsByTimestamp", "endingOffsetsByTimestamp"])
+def test_times_that_leave_out_a_partition_are_refused_when_the_cluster_has_been_asked(plan, option):
+    with pytest.raises(KafkaConditionError, match=r"Specified: \[a-0\] Assigned: \[a-0, a-1\]"):
+        plan(**{option: '{"a":{"0":5}}'})
+
+
 def test_a_plan_of_many_small_tasks_comes_with_a_hint(cluster, plan, caplog):
     with caplog.at_level("WARNING", "spark_kafka_native"):
         plan()
@@ -316,6 +329,16 @@ def test_a_group_that_is_ahead_of_the_log_is_refused_with_read_committed_too(clu
     given = READ_COMMITTED | {"startingOffsets": '{"a":{"0":45,"1":0}}'}
     with pytest.raises(
         KafkaConditionError, match="start offset 45 is greater than the resolved end offset 42"
+    ):
+        plan(**given)
+
+
+def test_an_end_that_was_given_stays_where_a_group_is_ahead_of_the_last_stable_offset(cluster, plan):
+    cluster.committed = {A0: 45, A1: 5}
+    cluster.logs[A0].last_stable_offset = 42
+    given = READ_COMMITTED | {"endingOffsets": '{"a":{"0":40,"1":20}}'}
+    with pytest.raises(
+        KafkaConditionError, match="start offset 45 is greater than the resolved end offset 40"
     ):
         plan(**given)
 

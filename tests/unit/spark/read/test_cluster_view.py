@@ -8,7 +8,8 @@ from support.brokers.scripted_broker import Log, properties
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.errors import BrokerError, ConfigError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, ConfigError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
@@ -254,6 +255,24 @@ def test_a_topic_that_appears_a_moment_later_is_found(cluster, router):
     cluster[1].on(MetadataRequest, appears)
     retried = {"fetchOffset__numRetries": "3", "fetchOffset__retryIntervalMs": "50"}
     assert list(find_partitions(router, options_of(subscribe="late", **retried)))
+
+
+@pytest.mark.parametrize(
+    "error", [BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic a"), NetworkError("refused")]
+)
+def test_partitions_are_looked_for_once_where_the_answer_will_be_the_same(monkeypatch, router, error):
+    """Or where the client has tried for as long as the options allow."""
+    asked = []
+
+    def fail(_router, topics, **_):
+        asked.append(topics)
+        raise error
+
+    monkeypatch.setattr(Router, "metadata", fail)
+    retried = {"fetchOffset__numRetries": "3", "fetchOffset__retryIntervalMs": "1"}
+    with pytest.raises(type(error)):
+        find_partitions(router, options_of(**retried))
+    assert len(asked) == 1
 
 
 def test_a_time_is_looked_up_among_the_records_that_a_read_may_see(cluster, router, monkeypatch):
