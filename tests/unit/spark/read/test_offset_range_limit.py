@@ -101,6 +101,9 @@ def test_timestamps_are_whole_milliseconds():
     for wrong in (-1, last + 1):
         with pytest.raises(ConfigError, match="123456789"):
             parse_timestamps(f'{{"t":{{"0":{wrong}}}}}')
+    for value in ("-1", "true", "1.5", '"5"', "null", "9223372036854775808"):
+        with pytest.raises(ConfigError, match=r"123456789.* is not allowed for t-0"):
+            parse_timestamps(f'{{"t":{{"0":{value}}}}}')
 
 
 def test_an_assignment_lists_partitions():
@@ -110,7 +113,7 @@ def test_an_assignment_lists_partitions():
         TopicPartition("b", 1),
     )
     assert parse_assignment('{"a":[1,0,1]}') == (TopicPartition("a", 0), TopicPartition("a", 1))
-    for text in ('{"a":0}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}', "{"):
+    for text in ('{"a":0}', '{"a":[-1]}', '{"a":[2147483648]}', '{"a":["0"]}', '{"a":[true]}', "{"):
         with pytest.raises(ConfigError, match=r'Expected e.g. \{"topicA":\[0,1\],"topicB":\[0,1\]\}, got'):
             parse_assignment(text)
 

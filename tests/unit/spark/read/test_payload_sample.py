@@ -7,8 +7,15 @@ import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka.cluster.router import router_for
+from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.errors import (
+    ConfigError,
+    CorruptRecordError,
+    EndOfLogError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.records.columns import RecordColumns
@@ -95,6 +102,38 @@ def test_without_any_value_there_is_nothing_to_infer_from(cluster, infer, values
         cluster.logs[T0].append(values)
     with pytest.raises(ConfigError, match=r"value\.schema=infer: Subscribe\[t\] has no record with a value"):
         infer()
+
+
+def test_a_sample_ends_with_the_piece_that_has_enough_bytes(cluster, infer, monkeypatch):
+    monkeypatch.setattr(payload_sample, "MAX_BYTES", 10)
+    for value in (b'{"a":1}', b'{"b":1}', b'{"c":1}'):
+        cluster.logs[T0].append([value])
+    one_batch_at_once = {"kafka.max.partition.fetch.bytes": "1"}
+    assert infer(**one_batch_at_once) == "`a` bigint"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptRecordError("damaged", 0, T0),
+        EndOfLogError(T0, 0, 1, 0),
+        LogTruncatedError(T0, 0, 0),
+        OffsetOutOfRangeError(T0, 0),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_one_partition_leaves_the_records_of_the_others(cluster, infer, monkeypatch, error):
+    cluster.logs[T0].append([b'{"a":1}'])
+    cluster.logs[T1].append([b'{"b":1}'])
+    fetch = Fetcher.fetch
+
+    def fail(self, ranges, *given):
+        if T0 in ranges:
+            raise error
+        yield from fetch(self, ranges, *given)
+
+    monkeypatch.setattr(Fetcher, "fetch", fail)
+    assert infer() == "`b` bigint"
 
 
 def test_a_partition_that_loses_its_records_meanwhile_is_left_out(cluster, infer):

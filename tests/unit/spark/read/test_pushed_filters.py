@@ -60,6 +60,7 @@ def test_offsets_become_bounds():
         (LessThan(("timestamp",), NOON), None),
         (EqualTo(("timestamp",), NOON), NOON_MS),
         (EqualTo(("timestamp",), NOON.astimezone(timezone(timedelta(hours=5)))), NOON_MS),
+        (EqualTo(("timestamp",), NOON.replace(tzinfo=None)), NOON_MS),
     ],
 )
 def test_a_time_becomes_a_lower_bound_that_is_never_too_tight(filter_, since):
@@ -76,6 +77,7 @@ def test_what_is_not_understood_is_left_to_spark():
             Not(In(("timestamp",), (NOON,))),
             EqualTo(("offset",), "4"),
             EqualTo(("partition",), None),
+            EqualTo(("partition",), True),
             EqualTo(("headers", "key"), "k"),
             IsNotNull(("topic",)),
         ]
