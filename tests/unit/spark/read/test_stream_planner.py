@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -344,6 +345,7 @@ def test_no_partition_at_all_is_never_written_down():
     nothing = planner_of(Logs({}, {}, ids={}))
     first = nothing.initial()
     assert nothing.latest(first, limited=False) == first == {"#start": {}}
+    assert nothing.report() is None
     # And a topic that comes into being is read whole, also by startingOffsets=latest.
     logs = Logs({}, {T0: 7})
     planner = planner_of(logs)
@@ -396,14 +398,25 @@ def test_a_first_batch_that_is_run_again_is_of_the_topic_it_was_planned_for():
     assert ranges(after, after.initial(), end) == [("t", 0, 5, 9, OLD)]
 
 
-def test_a_start_that_fits_no_more_does_not_keep_a_first_batch_from_being_run_again():
-    """Of ``startingOffsets`` for each partition, and there is one more since the crash."""
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        ConfigError("you must specify all TopicPartitions"),
+        KafkaConditionError(
+            "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+            {"position": "start", "specifiedPartitions": "[t-0]", "assignedPartitions": "[t-0, t-1]"},
+        ),
+    ],
+    ids=lambda refusal: type(refusal).__name__,
+)
+def test_a_start_that_fits_no_more_does_not_keep_a_first_batch_from_being_run_again(refusal):
+    """Of offsets or times for each partition, and there is one more since the crash."""
     logs = Logs({T0: 5}, {T0: 9})
     planner = planner_of(logs)
     end = planner.latest(planner.initial(), limited=False)
 
     def refuse():
-        raise ConfigError("you must specify all TopicPartitions")
+        raise refusal
 
     logs.find_start, logs.latest = refuse, {T0: 12, T1: 3}
     after = planner_of(logs)
@@ -413,7 +426,7 @@ def test_a_start_that_fits_no_more_does_not_keep_a_first_batch_from_being_run_ag
     # A new stream is refused before anything is written down, and as often as it is asked.
     new = planner_of(logs)
     for _ in range(2):
-        with pytest.raises(ConfigError, match="specify all TopicPartitions"):
+        with pytest.raises(type(refusal), match=re.escape(str(refusal))):
             new.latest(new.initial(), limited=False)
     with pytest.raises(ConfigError, match="planned by Spark's own connector"):
         new.plan(new.initial(), {"t": {"0": 9}})
