@@ -3,7 +3,7 @@
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
+    BrokerError,
     ConfigError,
     CorruptRecordError,
     DeadlineExceededError,
@@ -32,6 +33,7 @@ from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.driver import stream_logs
 from spark_kafka_native.spark.read.driver.micro_batch import StreamOffset
 from spark_kafka_native.spark.read.driver.stream_logs import SizeSampler, StreamLogs
 from spark_kafka_native.spark.read.read_options import ReadOptions
@@ -79,6 +81,30 @@ def test_a_start_says_which_topics_it_is_of(cluster, logs):
     start = logs(startingOffsets="latest").find_start()
     assert start == replace(at({T0: 50, T1: 50, U0: 50}, cluster), start={T0: 50, T1: 50, U0: 50})
     assert start.is_initial
+
+
+def test_the_checkpoint_has_no_id_of_a_topic_without_one(cluster, logs):
+    """Brokers before Kafka 2.8 give none."""
+    cluster.topic_ids["t"] = UUID(int=0)
+    start = logs().find_start()
+    known = {"u": cluster.topic_ids["u"].hex}
+    assert start.to_json() == {
+        "t": {"0": 50, "1": 50},
+        "u": {"0": 50},
+        f"#id u {known['u']}": {},
+        "#start": {},
+        "#start t 0:50 1:50": {},
+        "#start u 0:50": {},
+    }
+    assert logs().find_ends(start).topic_ids == known
+
+
+@pytest.mark.parametrize("known", [[], ["t"]])
+def test_the_ids_of_topics_that_the_checkpoint_does_not_know_are_those_of_now(cluster, logs, known):
+    """A new topic, or a checkpoint of the JVM connector."""
+    now = {name: one.hex for name, one in cluster.topic_ids.items()}
+    start = StreamOffset(positions={T0: 50}, topic_ids={name: now[name] for name in known})
+    assert logs().find_ends(start).topic_ids == now
 
 
 def test_ends_and_ids_of_all_that_is_there(cluster, logs):
@@ -162,6 +188,20 @@ def test_a_cluster_that_does_not_answer_is_no_end(cluster, logs, monkeypatch):
         with pytest.raises(DeadlineExceededError) as caught:
             logs().find_ends(at({T0: 50}, cluster))
         assert caught.value is in_vain  # and not that of retries that were in vain, too
+
+
+def test_a_look_up_that_a_deleted_topic_used_up_is_made_again(cluster, logs, monkeypatch):
+    in_vain = DeadlineExceededError("nothing within the time")
+    in_vain.__cause__ = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic u")
+    look_up = stream_logs.list_offsets_at
+
+    def delete(*_, **__):
+        del cluster.topic_ids["u"]
+        monkeypatch.setattr(stream_logs, "list_offsets_at", look_up)
+        raise in_vain
+
+    monkeypatch.setattr(stream_logs, "list_offsets_at", delete)
+    assert logs().find_ends(at({T0: 50}, cluster)).latest == {T0: 50, T1: 50}
 
 
 def test_a_recreated_topic_is_not_waited_for(cluster, logs):
@@ -395,6 +435,15 @@ def test_beginnings_are_those_of_partitions_that_are_there_now(cluster, logs):
     (new,) = cluster.create("v")
     cluster.logs[new].log_start_offset, cluster.logs[new].end_offset = 3, 50
     assert one.find_beginnings([new]) == {new: 3}
+
+
+def test_a_topic_that_no_metadata_mention_has_no_beginning(cluster, logs):
+    def answer(request, version):
+        response = cluster.metadata(request, version)
+        return replace(response, topics=[one for one in response.topics if one.name != "u"])
+
+    cluster[1].on(MetadataRequest, answer)
+    assert logs().find_beginnings([T0, U0]) == {T0: 0}
 
 
 def test_a_broker_that_does_not_know_a_new_partition_yet_is_asked_again(cluster, logs):
