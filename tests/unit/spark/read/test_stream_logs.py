@@ -311,6 +311,49 @@ def test_a_partition_that_is_not_sampled_counts_as_before_else_as_its_topic(clus
     assert longest[U0] == pytest.approx(1000, abs=30)
 
 
+def test_the_partitions_with_the_most_to_read_are_sampled(cluster, logs):
+    many = cluster.create("many", 12)
+    for tp in many:
+        fill(cluster, tp, 100, batches=1)
+    begin = {tp: 599 if tp.partition < 4 else 0 for tp in many}
+    logs().sample_sizes(begin, dict.fromkeys(many, 600), at({}, cluster).topic_ids)
+    asked = {
+        partition.partition
+        for request in cluster[1].requests(FetchRequest)
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    assert asked == set(range(4, 12))
+
+
+def test_a_sample_is_small_and_soon_there_however_much_a_read_may_fetch_or_wait(cluster, logs):
+    fill(cluster, T0, 100)
+    read = {
+        "kafka.fetch.max.bytes": "50000000",
+        "kafka.max.partition.fetch.bytes": "40000000",
+        "kafka.fetch.max.wait.ms": "20000",
+        "kafka.poll.timeout.ms": "90000",
+    }
+    logs(**read).sample_sizes({T0: 0}, {T0: 1200}, at({}, cluster).topic_ids)
+    request, *_ = cluster[1].requests(FetchRequest)
+    ((partition,),) = [topic.partitions for topic in request.topics]
+    assert (partition.partition_max_bytes, request.max_bytes, request.max_wait_ms) == (65_536, 524_288, 2_500)
+
+
+def test_a_log_that_ends_before_its_sample_is_not_waited_for(cluster, logs):
+    """Some time after the ends were listed, a new leader may have less."""
+    fill(cluster, T0, 100, batches=1)
+    fill(cluster, U0, 1000, batches=1)
+    sizes = logs().sample_sizes({T0: 600, U0: 0}, {T0: 700, U0: 600}, at({}, cluster).topic_ids)
+    assert sizes.bytes_per_offset == {U0: pytest.approx(1000, abs=30)}
+    asked = [
+        request
+        for request in cluster[1].requests(FetchRequest)
+        if 600 in {one.fetch_offset for topic in request.topics for one in topic.partitions}
+    ]
+    assert len(asked) <= 3
+
+
 def test_a_position_that_is_lost_is_sampled_where_the_log_begins(cluster, logs, caplog):
     """And the other partitions as if nothing had happened."""
     for tp, size in ((T0, 100), (T1, 300), (U0, 1000)):
