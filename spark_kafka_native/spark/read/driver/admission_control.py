@@ -117,7 +117,7 @@ def holds_back(
 
 
 def admit(
-    limits: MicroBatchLimits, begin: Positions, latest: Positions, sizes: SizeEstimate | None = None
+    limits: MicroBatchLimits, begin: Positions, latest: Positions, sizes: SizeEstimate
 ) -> dict[TopicPartition, int]:
     """Where the batch ends in each partition of ``latest``, all of which are in ``begin``: the stricter of
     both limits counts.
@@ -128,7 +128,6 @@ def admit(
     if limits.max_offsets is not None:
         ends = _share_out(limits.max_offsets, begin, latest)
     if limits.max_bytes is not None:
-        sizes = sizes or SizeEstimate()
         first = {tp: max(at, min(sizes.first.get(tp, at), latest.get(tp, at))) for tp, at in begin.items()}
         by_bytes = _share_out(_count_offsets(limits.max_bytes, first, latest, sizes), first, latest)
         ends = {tp: min(end, by_bytes[tp]) for tp, end in ends.items()}

@@ -142,7 +142,7 @@ def list_offsets_at(
     """The offset at each place; None where no record is at or after a timestamp."""
     if not places:
         return {}
-    found = list_offsets(router, places, isolation_level=isolation_level, deadline=router.deadline())
+    found = list_offsets(router, places, isolation_level=isolation_level)
     return {topic_partition: place.offset for topic_partition, place in found.items()}
 
 

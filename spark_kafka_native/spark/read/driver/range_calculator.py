@@ -84,7 +84,7 @@ def pack_ranges(
         for group, count in zip(groups, _share_out(groups, max_partitions), strict=True)
         for task in _fill(group, count)
     ]
-    return [_join_pieces(task) for task in tasks if task]
+    return [_join_pieces(task) for task in tasks]
 
 
 def describe_small_tasks(tasks: Sequence[Sequence[PlannedRange]]) -> str | None:
@@ -155,15 +155,14 @@ def _weight(ranges: Iterable[PlannedRange]) -> int:
 
 
 def _share_out(groups: list[list[PlannedRange]], count: int) -> list[int]:
-    """Tasks for each group, at least one: always to the group that has the largest tasks now."""
+    """Tasks for each group, at least one: always to the group that has the largest tasks now. There are more
+    ranges than tasks, so that no task stays empty."""
     shares = [1] * len(groups)
     weights = [_weight(group) for group in groups]
     for _ in range(count - len(groups)):
         most = max(
             range(len(groups)), key=lambda i: weights[i] / shares[i] if shares[i] < len(groups[i]) else -1.0
         )
-        if shares[most] >= len(groups[most]):
-            break
         shares[most] += 1
     return shares
 
