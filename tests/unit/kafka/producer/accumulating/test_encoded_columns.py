@@ -81,8 +81,13 @@ def test_ids_of_schemas_are_added_to_the_headers(
     assert isinstance(batch, pa.RecordBatch)
     own = [[("a", b"1")], [], [("b", None)]] if headers is not None else [[], [], []]
     marks = [[("__value_schema_id", b"id")], [], [("__value_schema_id", b"id")]]
-    found = [[(one["key"], one["value"]) for one in row or ()] for row in batch["headers"].to_pylist()]
-    assert found == [before + mark for before, mark in zip(own, marks, strict=True)]
+    given = RecordColumns(length=3, value=columns["value"], headers=headers)
+    records = ColumnEncoding().encode(given, "t", {"value": "json"})
+    assert isinstance(records, RecordColumns)
+    assert records.headers is not None
+    for lists in (batch["headers"], records.headers):
+        found = [[(one["key"], one["value"]) for one in row or ()] for row in lists.to_pylist()]
+        assert found == [before + mark for before, mark in zip(own, marks, strict=True)]
 
 
 def test_a_payload_of_nulls_alone_needs_no_schema(lookups: list[tuple[Any, ...]]) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_kafka_native.kafka.producer.accumulating.batch import concat_columns
 from spark_kafka_native.kafka.producer.accumulating.records_in import (
     columns_by_topic,
     first_wrong_partition,
@@ -166,6 +167,42 @@ def test_partitions_out_of_range_are_told_as_they_are(partition, told):
         columns_by_topic(batch(), "t", partition)
 
 
+def test_no_records_have_no_partitions():
+    assert columns_by_topic(batch(0), "t", []) == []
+
+
+def test_partitions_in_chunks_with_nulls():
+    (part,) = columns_by_topic(batch(3), "t", pa.chunked_array([[1, None], [2]]))
+    assert part.partition.tolist() == [1, -1, 2]
+
+
+@pytest.mark.parametrize("topics", [["t", "t", "t"], ["t", "u", "t"]], ids=["one topic", "two topics"])
+def test_rows_keep_their_partitions_by_topic(topics):
+    rows = batch(3, topic=topics, partition=pa.array([2, 0, None], pa.int32()))
+    parts = columns_by_topic(rows, None)
+    placed = {
+        (part.topic, int(row)): int(part.partition[place])
+        for part in parts
+        for place, row in enumerate(range(3) if part.rows is None else part.rows)
+    }
+    assert placed == {(topics[0], 0): 2, (topics[1], 1): 0, (topics[2], 2): -1}
+
+
+def test_some_of_the_rows_of_a_topic_keep_their_partitions_and_numbers():
+    (part, _) = columns_by_topic(batch(4, topic=["t", "u", "t", "t"], partition=[3, 2, 1, 0]), None)
+    some = part.take(np.array([0, 2]))
+    assert (some.partition.tolist(), some.rows.tolist()) == ([3, 0], [0, 3])
+
+
+def test_record_columns_of_text_and_of_bytes_share_a_batch():
+    text, raw = pa.array(["k"]), pa.array([b"\xff"])
+    both = [
+        columns_by_topic(RecordColumns(length=1, key=one, value=one), "t")[0].columns for one in (text, raw)
+    ]
+    together = concat_columns(both, 0)
+    assert together.key.to_pylist() == together.value.to_pylist() == [b"k", b"\xff"]
+
+
 def test_the_first_wrong_partition():
     def part(partition):
         (found,) = columns_by_topic(batch(3), "t", partition)
@@ -275,7 +312,9 @@ def test_a_header_that_never_has_a_value():
 
 
 @pytest.mark.parametrize(
-    "headers", [pa.nulls(2), pa.array([[], None]), pa.array([[], []])], ids=["null", "list", "empty"]
+    "headers",
+    [pa.nulls(2), pa.array([[], None]), pa.array([[], []]), pa.array([[], None], pa.large_list(pa.null()))],
+    ids=["null", "list", "empty", "large list"],
 )
 def test_no_headers_at_all(headers):
     (part,) = columns_by_topic(batch(headers=headers), "t")
