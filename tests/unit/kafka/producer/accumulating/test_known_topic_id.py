@@ -30,6 +30,7 @@ def test_a_former_id_that_is_given_for_long_is_that_of_now() -> None:
     assert known.current == B
     assert not known.learn(A, 1 + LAG_S)
     assert known.current == B
+    assert known.learn(B, 1 + LAG_S)
 
 
 def test_the_time_counts_from_the_last_answer_of_the_other_id() -> None:

@@ -84,6 +84,14 @@ def test_closing_ends_the_wait():
         memory.reserve(Room(), 1, 1, 0)
 
 
+def test_closed_memory_has_room_for_no_record():
+    memory = BufferMemory(100, 10)
+    memory.close()
+    with pytest.raises(ProducerClosedError):
+        memory.reserve(Room(), 1, 1, 0)
+    assert memory.used == (0, 0)
+
+
 def test_a_handler_that_closes_does_not_wait_for_the_thread_that_it_interrupts():
     def close_at_each_step():
         for step in itertools.count():

@@ -158,6 +158,22 @@ def test_least_bytes_levels():
     assert filled.max() - filled.min() < 2_000 + 500 * 6
 
 
+@pytest.mark.parametrize(
+    ("calls", "chosen"),
+    [
+        ([[10, 10], [5, 5, 5, 5]], [[0, 1], [0, 0, 1, 1]]),
+        ([[2, 1]], [[0, 1]]),
+        ([[30], [10, 10, 10]], [[0], [1, 1, 1]]),
+        ([[30], [20, 20, 20, 20]], [[0], [1, 1, 1, 0]]),
+        ([[1, 1, 1]], [[0, 1, 1]]),
+    ],
+    ids=["level", "an odd byte", "up to the next level", "beyond the next level", "one row too many"],
+)
+def test_least_bytes_gives_each_partition_one_run(calls, chosen):
+    partitioner, targets = LeastBytesPartitioner(), Targets.all("t", 2)
+    assert [partitioner.assign(None, np.array(sizes), targets).tolist() for sizes in calls] == chosen
+
+
 def test_least_bytes_takes_new_partitions_in():
     partitioner = LeastBytesPartitioner()
     partitioner.assign(None, np.full(100, 10), Targets.all("t", 2))
