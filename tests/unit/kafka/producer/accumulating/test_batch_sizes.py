@@ -29,8 +29,9 @@ def test_they_are_those_of_the_very_rows_wherever_these_are_in_their_column(
     assert (sizes >= record_sizes(columns)).all()
 
 
-@pytest.mark.parametrize("days", [0, 1, 2, 20])
+@pytest.mark.parametrize("days", [0, 1, 2, 20, 10**10])
 def test_they_allow_for_timestamps_far_apart(days: int) -> None:
     stamps = np.array([0, days * 86_400_000, 1], np.int64)
-    columns = RecordColumns(length=3, timestamp_ms=stamps, value=pa.array([b"a"] * 3, pa.binary()))
+    cells = pa.array([b"a", b"a", b"a" * 2**20], pa.binary())  # the longest with long lengths, too
+    columns = RecordColumns(length=3, timestamp_ms=stamps, key=cells, value=cells)
     assert (max_record_sizes(columns) >= record_sizes(columns)).all()

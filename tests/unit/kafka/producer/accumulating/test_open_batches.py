@@ -8,13 +8,23 @@ import pytest
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.producer.accumulating.batch import BatchEncoder, Origin
+from spark_kafka_native.kafka.producer.accumulating.batch import (
+    BatchEncoder,
+    Origin,
+    max_record_sizes,
+    read_records,
+)
 from spark_kafka_native.kafka.producer.accumulating.open_batches import (
+    MAX_CHUNKS,
     BatchLimits,
     Chunk,
+    Incoming,
+    Move,
+    OpenBatches,
     SingleRecords,
     WaitingRows,
 )
+from spark_kafka_native.kafka.producer.accumulating.partitioner import Targets, build_partitioner
 from spark_kafka_native.kafka.producer.delivery import DeliveryBlock, Waiters
 from spark_kafka_native.kafka.records.columns import (
     HEADERS_TYPE,
@@ -131,3 +141,115 @@ def test_the_delivery_timeout_counts_from_the_first_record_that_waited(how):
         limits = BatchLimits(size=150, records=5, direct=150)
         batches, _ = rows.cut(columns, np.arange(2), np.full(2, 30), origin, limits, 9.0)
     assert [batch.sending.since for batch in batches] == [5.0]
+
+
+ORIGIN = Origin(DeliveryBlock(1_000, Waiters(), lambda: None))
+WIDE = BatchLimits(size=100_000, records=1_000, direct=100_000)
+
+
+def values_of(count):
+    return RecordColumns(length=count, value=pa.array([b"%d" % i for i in range(count)], pa.binary()))
+
+
+def waiting_rows(count, size):
+    """Rows that wait, counted from 0, with ``size`` bytes together."""
+    rows = WaitingRows(TopicPartition("t", 0), BatchEncoder(ProducerConfig()))
+    rows.hold(Chunk(values_of(count), [ORIGIN.part(np.arange(count))], size), 0.0)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("limits", "made"),
+    [
+        (BatchLimits(size=1_000, records=3, direct=1_000), [3, 3]),
+        (BatchLimits(size=100, records=1_000, direct=100), [2, 1]),
+    ],
+    ids=["by number", "by size"],
+)
+def test_rows_that_wait_count_for_the_limits_of_their_batch(limits, made):
+    rows = waiting_rows(2, 60)
+    more = values_of(4)
+    batches, taken = rows.cut(more, np.arange(4), np.full(4, 80), ORIGIN, limits, 1.0)
+    assert [batch.records for batch in batches][:2] == made
+    assert sum(batch.records for batch in batches) == 2 + taken
+    assert sum(batch.reserved for batch in batches) == 60 + 80 * taken
+
+
+def test_a_batch_is_within_the_limit_of_the_topic():
+    """Where it is lower than the configured size of a batch."""
+    rows, columns = WaitingRows(TopicPartition("t", 0), BatchEncoder(ProducerConfig())), values_of(100)
+    limits = BatchLimits.of(100_000, 1_000, 500)
+    batches, _ = rows.cut(columns, np.arange(100), max_record_sizes(columns), ORIGIN, limits, 0.0)
+    assert len(batches) > 1
+    assert max(len(batch.data) for batch in batches) <= 500
+
+
+def test_a_batch_that_could_not_be_encoded_has_a_place_of_its_own_between_the_others():
+    orders = []
+    rows = waiting_rows(1, 1)
+    for columns in (values_of(1), RecordColumns(length=1, value=pa.array([7])), values_of(1)):
+        rows.hold(Chunk(columns, [ORIGIN.part(np.arange(1))], 1), 0.0)
+        batch = rows.close_chunks(0.0)
+        orders.append((batch.order, batch.failure is not None))
+    assert [failed for _, failed in orders] == [False, True, False]
+    places = [place for place, _ in orders]
+    assert places == sorted(set(places))
+
+
+def test_batches_are_compressed_at_the_level_that_is_configured():
+    columns = RecordColumns(length=1, value=pa.array([b" ".join(b"%d" % (i * i) for i in range(5_000))]))
+    configs = [ProducerConfig(compression_type="gzip", compression_level=level) for level in (1, 9)]
+    fast, small = (len(BatchEncoder(config).encode(columns, None, 0)) for config in configs)
+    assert small < fast
+
+
+def open_batches(partitions):
+    found = OpenBatches("t", BatchEncoder(ProducerConfig()), build_partitioner("murmur2", 1_000))
+    found.grow(partitions)
+    return found
+
+
+def append(batches, columns, partition, since=0.0, limits=WIDE):
+    rows = Incoming(columns, max_record_sizes(columns), np.array(partition, np.int32), ORIGIN)
+    move = Move()
+    batches.append(move, rows, Targets.all("t", len(batches.partitions)), limits, since)
+    return move.closed
+
+
+def test_records_that_waited_in_many_chunks_are_whole_in_one_batch():
+    """More of them than are kept apart, those of two partitions in turn."""
+    batches, sent = open_batches(2), []
+    for call in range(2 * MAX_CHUNKS):
+        row = (call, b"k%d" % call, b"v%d" % call, (("h", b"%d" % call),))
+        sent.append(row)
+        columns = RecordColumns(
+            length=2,
+            timestamp_ms=np.full(2, call, np.int64),
+            key=pa.array([row[1]] * 2, pa.binary()),
+            value=pa.array([row[2]] * 2, pa.binary()),
+            headers=build_headers([row[3]] * 2),
+        )
+        assert append(batches, columns, [1, 0]) == []
+        assert max(len(rows.chunks) for rows in batches.partitions) <= MAX_CHUNKS
+    move = Move()
+    batches.close(move, lambda _: True, 1.0)
+    for batch in move.closed:
+        records = read_records(batch).records("t")
+        assert [(r.timestamp_ms, r.key, r.value, r.headers) for r in records] == sent
+        assert [int(row) for part in batch.parts for row in part.rows] == [
+            1 - batch.topic_partition.partition
+        ] * len(sent)
+
+
+def test_only_the_batch_that_is_due_is_closed_and_a_move_puts_it_back():
+    batches = open_batches(3)
+    for partition, since in ((2, 7.0), (0, 5.0), (1, 6.0)):
+        append(batches, values_of(1), [partition], since)
+    assert batches.oldest == 5.0
+    move = Move()
+    batches.close(move, lambda rows: rows.opened_at <= 5.0, 8.0)
+    assert [batch.topic_partition.partition for batch in move.closed] == [0]
+    assert batches.oldest == 6.0
+    move.put_back()
+    assert batches.oldest == 5.0
+    assert [len(rows.chunks) for rows in batches.partitions] == [1, 1, 1]
