@@ -16,7 +16,7 @@ import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, NO_ANSWER, ProduceCluster, refused
 from support.brokers.scripted_broker import Log, properties
 from support.hostile import described_otherwise
-from support.producer.producing import buffered, wait_until
+from support.producer.producing import buffered, producing, wait_until
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -423,6 +423,23 @@ def test_the_next_producer_sends_first_what_the_last_could_not(cluster, tmp_path
     second.close()
     assert cluster.values(TP) == numbers(0, 25)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
+
+
+def test_records_of_the_folder_that_could_not_be_sent_are_handed_back(cluster, tmp_path):
+    """Those of batches that were not read from it yet, too."""
+    cluster.script(TP, *[refused(ErrorCode.NOT_ENOUGH_REPLICAS)] * 100_000)
+    first = open_producer(cluster, tmp_path)
+    deliveries = [first.send("t", value=value, partition=0) for value in numbers(0, 3)]
+    first.close(0.001)
+    assert all(delivery.exception(0).spilled for delivery in deliveries)
+    sent, values = len(cluster.batches(TP)), []
+
+    def hand_back(_partition, columns, _error, _retriable):
+        values.extend(columns.value.to_pylist())
+
+    with producing(cluster, spill_dir=str(tmp_path), on_error=hand_back, close_ms=1):
+        wait_until(lambda: len(cluster.batches(TP)) > sent)
+    assert values == numbers(0, 3)
 
 
 def test_a_topic_that_is_gone_keeps_no_spilled_records_of_another(cluster, tmp_path):
