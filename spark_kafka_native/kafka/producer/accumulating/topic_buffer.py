@@ -202,6 +202,9 @@ class TopicBuffer:
             try:
                 single.fields.extend(record)
             except MemoryError:
+                room.size += size
+                room.records += 1
+                single.size -= size
                 single.count = row
                 raise
             if single.size >= single.full_bytes:

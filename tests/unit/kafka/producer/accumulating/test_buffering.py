@@ -380,3 +380,24 @@ def test_a_topic_may_be_described_and_the_rest_closed_while_their_lock_is_held(c
         with pytest.raises(ProducerClosedError, match="in a handler"):
             send(producer, 1, start=1)
     assert cluster.values(TP) == numbers(1)
+
+
+def test_a_record_for_which_there_is_no_memory_takes_no_room(cluster):
+    """One place of the buffer was lost with each."""
+
+    class Fields(tuple):
+        __slots__ = ()
+
+        def __iter__(self):
+            raise MemoryError
+
+    with producing(cluster, linger_ms=60_000) as producer:
+        producer.send("t", value=b"first", partition=0)
+        buffer = producer._topics.buffers["t"]
+        granted = buffer.granted
+        for _ in range(20):
+            with pytest.raises(MemoryError):
+                buffer.append_record(Fields(), 1)
+        assert buffer.granted == granted
+        producer.flush(60)
+    assert cluster.values(TP) == [b"first"]
