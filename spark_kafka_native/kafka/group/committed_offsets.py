@@ -228,7 +228,17 @@ def read_offset_commit(
     response: OffsetCommitResponse, group_id: str, positions: Collection[TopicPartition]
 ) -> None:
     """Raises the first of the `refusals`, of those that are retriable if there are any: the others would
-    keep them from being tried again, and from a coordinator that has moved.
+    keep them from being tried again, and from a coordinator that has moved. Its notes name the others, and
+    the partitions with stored offsets.
     """
-    if refused := refusals(response, group_id, positions).values():
-        raise next(filter(is_retriable, refused), next(iter(refused)))
+    refused = refusals(response, group_id, positions)
+    if not refused:
+        return
+    raised = next(filter(is_retriable, refused.values()), next(iter(refused.values())))
+    for other in refused.values():
+        if other is not raised:
+            raised.add_note(f"also refused: {other}")
+    if stored := sorted(str(tp) for tp in positions if tp not in refused):
+        more = f" and {len(stored) - 10} more" if len(stored) > 10 else ""
+        raised.add_note(f"committed nevertheless: {', '.join(stored[:10])}{more}")
+    raise raised

@@ -198,6 +198,24 @@ def test_each_partition_must_be_confirmed() -> None:
         )
 
 
+def test_a_refusal_says_which_offsets_are_stored_and_what_else_was_refused() -> None:
+    """`pykafka reset` ended with an error, and no word of the partitions that had moved."""
+    places = [TopicPartition("a", index) for index in range(15)]
+    denied, large = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.OFFSET_METADATA_TOO_LARGE
+    codes = {0: denied, 2: large}
+    found = [("a", index, codes.get(index, ErrorCode.NONE)) for index in range(15)]
+    with pytest.raises(BrokerError, match="offset of a-0 in group g") as refused:
+        read_offset_commit(committed(*found), "g", places)
+    also, stored = refused.value.__notes__
+    assert also.startswith("also refused: committing the offset of a-2 in group g: OFFSET_METADATA_TOO_LARGE")
+    assert (
+        stored == "committed nevertheless: a-1, a-10, a-11, a-12, a-13, a-14, a-3, a-4, a-5, a-6 and 3 more"
+    )
+    with pytest.raises(BrokerError) as alone:
+        read_offset_commit(committed(("a", 0, denied)), "g", places[:1])
+    assert not hasattr(alone.value, "__notes__")
+
+
 def test_each_part_of_a_commit_is_a_request() -> None:
     positions: dict[TopicPartition, int | OffsetToCommit] = {
         TopicPartition("t", partition): OffsetToCommit(offset=partition, metadata="m" * 4_096)
