@@ -187,6 +187,19 @@ class TestOrder:
             until.append(partition.ready_at())
         assert until == [100.5, 101, 102, 104]
 
+    def test_the_failures_before_a_delivery_do_not_count(self, partition: Partition) -> None:
+        confirmed(partition)
+        first, second = fill(partition, 1, 2)
+        for now, again_at in ((0, 0.5), (10, 11)):
+            assert partition.ask(now=now) is first
+            partition.answer(first, E.NOT_ENOUGH_REPLICAS, now=now)
+            assert partition.ready_at() == again_at
+        assert partition.ask(now=20) is first
+        partition.answer(first, now=20)
+        assert partition.ask(now=20) is second
+        partition.answer(second, E.NOT_ENOUGH_REPLICAS, now=20)
+        assert partition.ready_at() == 20.5
+
     def test_what_was_not_written_after_all_is_as_if_never_tried(self, partition: Partition) -> None:
         first, second = fill(partition, 1, 2)
         assert partition.ask() is first
@@ -479,6 +492,17 @@ class TestProducerId:
             assert numbers(batch) == (7, 0, order)
             partition.answer(batch)
 
+    def test_a_topic_that_is_recreated_while_brokers_name_no_id_starts_at_0(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        (before,) = fill(partition, 1)
+        assert partition.ask(topic_id=None) is before
+        partition.answer(before)
+        (recreated,) = fill(partition, 2)
+        assert partition.ask(topic_id=UUID(int=2)) is recreated
+        assert (numbers(before), numbers(recreated)) == ((7, 0, 1), (7, 1, 0))
+
     def test_each_transaction_starts_at_0_also_in_a_recreated_topic(self) -> None:
         producer_id = ProducerId("tx")
         partition = Partition(TP, rules(), producer_id)
@@ -553,6 +577,35 @@ class TestSpilledBatches:
         assert partition.answer(old, E.INVALID_PRODUCER_EPOCH) == RENUMBER
         assert partition.ask(now=9) is old
         assert numbers(old) == (-1, -1, -1)
+
+    def test_without_idempotence_the_next_one_keeps_the_numbers_by_which_it_is_recognised(self) -> None:
+        partition = Partition(TP, rules(), None)
+        loaded = []
+        for order in (1, 2):
+            old, data = spilled(order, (99, 5, 42 + order), possibly_persisted=True)
+            partition.add(old)
+            partition.loaded(old, data)
+            loaded.append(old)
+        first, second = loaded
+        assert partition.ask() is first
+        assert partition.answer(first, E.INVALID_PRODUCER_EPOCH) == RENUMBER
+        assert partition.ask(now=9) is first
+        assert partition.answer(first) == DELIVERED
+        assert partition.ask(now=9) is second
+        assert [numbers(first), numbers(second)] == [(-1, -1, -1), (99, 5, 44)]
+
+    def test_where_no_broker_answers_one_follows_nothing_either(self) -> None:
+        partition = Partition(TP, rules(pipelined=True), None)
+        (own,) = fill(partition, 1)
+        old, data = spilled(2, (99, 5, 42))
+        partition.add(old)
+        partition.loaded(old, data)
+        (later,) = fill(partition, 3)
+        assert partition.ask_all() == [own]
+        partition.written(own)
+        assert partition.ask_all() == [old]
+        partition.written(old)
+        assert partition.ask_all() == [later]
 
     def test_without_idempotence_it_is_read_first_too(self) -> None:
         partition = Partition(TP, rules(), None)
@@ -663,6 +716,13 @@ class TestTopics:
         partition.answer(one, E.UNKNOWN_TOPIC_OR_PARTITION, now=31)
         partition.refreshed()
         assert partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 62)
+
+    def test_metadata_that_know_it_count_also_while_it_has_no_leader(self, partition: Partition) -> None:
+        fill(partition, 1)
+        partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 0)
+        partition.held_up(BrokerError(E.LEADER_NOT_AVAILABLE, str(TP)))
+        partition.refreshed()
+        assert not partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 31)
 
     def test_metadata_that_know_it_count_also_where_nothing_waits(self, partition: Partition) -> None:
         partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 0)
