@@ -23,9 +23,12 @@ from spark_kafka_native.kafka.errors import (
     NetworkError,
     SecurityError,
 )
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.sending import background_lookups, sender
+from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH
+from spark_kafka_native.kafka.producer.sending.produce_requests import BrokerConnection
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.transactions import InitProducerIdResponse
@@ -173,6 +176,122 @@ def test_a_passing_refusal_of_a_producer_id_is_asked_about_again_after_a_while(p
     asking.ask()
     assert asking.asked == 2
     assert asking.half.queues.producer_id.current == ProducerIdentity(7, 3)
+
+
+def test_one_thread_asks_for_a_producer_id_and_another_when_its_epochs_are_used_up(monkeypatch):
+    asking, threads = Asking(identity_response(ErrorCode.NONE, 7), monkeypatch), []
+    monkeypatch.setattr(background_lookups, "start_thread", lambda work, _name: threads.append(work))
+    producer_id = asking.half.queues.producer_id
+    asking.ask()
+    asking.ask()
+    assert len(threads) == 1
+    assert asking.half.timer.next_at > asking.now  # the sender does not spin until the answer comes
+    threads.pop()()
+    asking.half.finish_lookups()
+    assert producer_id.current == ProducerIdentity(7, 3)
+    producer_id.received(ProducerIdentity(7, MAX_EPOCH))
+    assert producer_id.bump_epoch() is None
+    asking.answer = identity_response(ErrorCode.NONE, 8)
+    asking.ask()
+    threads.pop()()
+    asking.half.finish_lookups()
+    assert producer_id.current == ProducerIdentity(8, 3)
+
+
+class Connecting:
+    """Broker 1 leads ``t``, and broker 2 ``u``; a connection is there when the test says so."""
+
+    def __init__(self, monkeypatch):
+        self.threads, self.now, self.asked = [], 100.0, []
+        self.half = half = SendingHalf(clock=lambda: self.now, retry_backoff_ms=100)
+        half.router.config.connection_setup_timeout_ms = 1_000
+        half.router.connection = lambda *_: self.found
+        half.router.refresh = lambda topics, _deadline: self.asked.append(sorted(topics))
+        topics = {
+            topic: SimpleNamespace(
+                error_code=ErrorCode.NONE, partitions={0: SimpleNamespace(leader=leader, leader_epoch=0)}
+            )
+            for topic, leader in (("t", 1), ("u", 2))
+        }
+        half.router.snapshot = SimpleNamespace(topics=topics, brokers={})
+        monkeypatch.setattr(background_lookups, "start_thread", lambda work, _name: self.threads.append(work))
+        self.broker = BrokerConnection(1)
+        self.found = self.connection()
+
+    @staticmethod
+    def connection(closed=False):
+        connection = SimpleNamespace(closed=closed)
+        connection.close = lambda: setattr(connection, "closed", True)
+        return connection
+
+    def connect(self):
+        self.half.lookups.connect(self.broker, self.now)
+
+    def answer(self):
+        self.threads.pop()()
+        self.half.finish_lookups()
+
+
+def test_one_thread_at_a_time_connects_to_a_broker(monkeypatch):
+    connecting = Connecting(monkeypatch)
+    connecting.connect()
+    connecting.connect()
+    assert len(connecting.threads) == 1
+    connecting.answer()
+    assert connecting.broker.connection is connecting.found
+    connecting.found = connecting.connection()
+    connecting.connect()
+    connecting.answer()
+    assert connecting.broker.connection is connecting.found
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "closed", "is_replaced"),
+    [(0, False, True), (0, True, True), (1, False, False), (1, True, True)],
+)
+def test_another_connection_replaces_one_on_which_no_answer_can_come(
+    monkeypatch, in_flight, closed, is_replaced
+):
+    connecting = Connecting(monkeypatch)
+    former = connecting.broker.connection = connecting.connection(closed)
+    connecting.broker.in_flight.extend([None] * in_flight)
+    connecting.connect()
+    connecting.answer()
+    assert connecting.broker.connection is (connecting.found if is_replaced else former)
+    assert connecting.found.closed is not is_replaced
+
+
+def test_the_leaders_of_the_partitions_of_a_broker_that_is_not_reached_are_looked_for(monkeypatch):
+    connecting, lost = Connecting(monkeypatch), NetworkError("refused")
+    one, other = batch(1), batch(1)
+    other.topic_partition = TopicPartition("u", 0)
+    for each in (one, other):
+        connecting.half.queues.add(each)
+    waits = []
+    for _ in range(2):
+        connecting.half.lookups.unreachable(connecting.broker, lost)
+        waits.append(connecting.broker.not_before - connecting.now)
+    assert (one.sending.last_error, other.sending.last_error) == (lost, None)
+    assert 0.07 < waits[0] < 0.13 < waits[1]
+    connecting.connect()
+    assert not connecting.threads
+    connecting.half.lookups.ask_metadata(connecting.now)
+    connecting.answer()
+    assert connecting.asked == [["t"]]
+
+
+def test_a_broker_without_answers_that_hangs_up_makes_the_topics_that_it_leads_unsure(monkeypatch):
+    """Of a topic that has just been opened nothing is known yet."""
+    connecting = Connecting(monkeypatch)
+    opened = [SimpleNamespace(topic=topic) for topic in ("new", "t", "u")]
+    monkeypatch.setattr(connecting.half.topics, "all", lambda: opened)
+    connecting.broker.connection = connecting.found
+    connecting.half.lookups.closed_by(connecting.broker)
+    assert connecting.broker.connection is None
+    assert connecting.half.lookups.unsure == {"t"}
+    connecting.half.lookups.ask_metadata(connecting.now)
+    connecting.answer()
+    assert (connecting.asked, connecting.half.lookups.unsure) == ([["t"]], set())
 
 
 class Refreshing:
