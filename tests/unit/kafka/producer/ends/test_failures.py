@@ -147,6 +147,30 @@ def test_the_first_batch_of_the_folder_expires_and_the_time_of_the_others_begins
     assert failing.told[1][1] == OVERTAKING
 
 
+def test_the_time_of_each_batch_that_was_never_spilled_begins_with_its_first_record():
+    failing, timeout_s = Failing(None), ProducerConfig().delivery_timeout_ms / 1000
+    failing.add(batch(1), batch(2))
+    failing.failures.expire(timeout_s - 1)
+    assert failing.told == []
+    failing.failures.expire(timeout_s)
+    why = f"not delivered within delivery.timeout.ms={ProducerConfig().delivery_timeout_ms}"
+    assert failing.told == [(1, why), (2, why)]
+
+
+def test_the_sender_wakes_when_a_batch_expires_and_looks_at_what_lingers_behind_it():
+    failing, timeout_s = Failing(None), ProducerConfig().delivery_timeout_ms / 1000
+    failing.add(batch(1))
+    timer = failing.half.timer
+    for now in (0.0, 1.0):
+        timer.start_turn()
+        failing.failures.expire(now)
+        assert timer.next_at == timeout_s
+    timer.start_turn()
+    failing.failures.expire(timeout_s)
+    assert [order for order, _ in failing.told] == [1]
+    assert timer.next_at == timer.clock()
+
+
 def test_a_batch_refused_for_its_content_takes_nobody_along(failing, tmp_path):
     first, second, third = failing.add(*(batch(order) for order in (1, 2, 3)))
     failing.failures.fail([second], "refused", REFUSED, retriable=False)

@@ -385,6 +385,21 @@ def test_a_topic_that_is_in_its_backoff_is_asked_about_when_that_is_over(monkeyp
     assert refreshing.asked == [["t"], ["t"]]
 
 
+def test_a_topic_is_asked_about_when_its_metadata_have_reached_their_age(monkeypatch):
+    refreshing = Refreshing(monkeypatch)
+    described = SimpleNamespace(topic="t", described_at=100.0)
+    monkeypatch.setattr(refreshing.half.topics, "all", lambda: [described])
+    asked_at = []
+    for now in (100.0, 399.0, 400.0, 401.0, 699.0, 700.0):
+        refreshing.now = now
+        refreshing.half.lookups.refresh_old(now)
+        refreshing.want()
+        if refreshing.threads:
+            asked_at.append(now)
+            refreshing.answer()
+    assert asked_at == [400.0, 700.0]
+
+
 def test_the_sender_waits_for_old_metadata_that_do_not_come(cluster, monkeypatch):
     """It has asked: until the answer it looks for them at their age again, and not all the time."""
     monkeypatch.setattr(background_lookups, "LEAST_AGE_S", 0.2)

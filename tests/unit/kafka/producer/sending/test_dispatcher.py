@@ -244,6 +244,21 @@ def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_oth
     folder.close()
 
 
+def test_a_batch_larger_than_a_request_is_sent_in_one_of_its_own():
+    """As one of the spill folder may be, where the producer that left it had another limit."""
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    first, second = batch(1), batch(1)
+    second.topic_partition = TopicPartition("t", 1)
+    for waiting in (first, second):
+        half.queues.add(waiting)
+    one.connections.max_bytes = len(first.data) - 1
+    lookups = SimpleNamespace(unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    assert dispatcher.send(0.0) == []
+    assert one.requests == [[first], [second]]
+
+
 def test_a_topic_that_the_metadata_do_not_have_any_more_is_not_prepared():
     """Others may have refreshed them since it was opened."""
     half, one = SendingHalf(), OneBroker()
