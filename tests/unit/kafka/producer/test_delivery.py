@@ -210,6 +210,19 @@ def test_a_record_is_found_without_a_look_at_each_partitions_records():
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_what_ends_in_its_parent():
+    own = block(1)
+
+    def is_refused():
+        for ask in (Delivery(own, 0).result, ColumnsDelivery(own).result):
+            with pytest.raises(ProducerClosedError, match="another process"):
+                ask(0)
+        return True
+
+    assert holds_in_forked_child(is_refused)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_can_register_no_callback():
     """Nothing ends there any more: one that awaits a delivery would hang."""
     own = block(1)

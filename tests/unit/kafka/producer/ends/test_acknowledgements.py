@@ -49,3 +49,11 @@ def test_a_batch_that_was_delivered_is_told_before_whoever_waits_for_it() -> Non
     assert (event.status, event.base_offset, event.error) == (DeliveryStatus.PERSISTED, 7, None)
     assert event.last_offset == 7 + one.records - 1
     assert seen_at_report == [1]
+
+
+def test_the_events_end_with_the_producer() -> None:
+    half = SendingHalf()
+    stream = half.completion.acknowledgements.subscribe(10)
+    half.completion.close()
+    assert stream.closed
+    assert half.completion.acknowledgements.subscribe(10).closed
