@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,12 @@ from support.producer.sending_batches import TP, SendingHalf, batch
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.errors import NetworkError
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import Record, TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import BatchEncoder, Origin, split_batch
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory, Room
 from spark_kafka_native.kafka.producer.delivery import Outcome
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus, RecordTooLargeError
-from spark_kafka_native.kafka.producer.oversized import OverLimit
+from spark_kafka_native.kafka.producer.oversized import DeadLetterWriter, OverLimit, OversizedBatches
 
 LOST = NetworkError("the connection was lost")
 
@@ -54,6 +55,92 @@ def test_an_ended_batch_keeps_no_bytes(is_delivered: bool) -> None:
     assert len(outcomes) == 1
     assert one.ended
     assert not len(one.data)
+
+
+def test_the_outcome_of_a_batch_has_what_the_broker_said_of_its_records() -> None:
+    half, outcomes = SendingHalf(), list[Any]()
+    one = half.wait_in(batch(0), outcomes)
+    half.completion.delivered(one, DeliveryStatus.PERSISTED, 7, 1_234)
+    expected = Outcome(
+        topic_partition=TP, status=DeliveryStatus.PERSISTED, base_offset=7, log_append_time_ms=1_234
+    )
+    assert outcomes == [(one, expected)]
+
+
+def test_a_batch_ends_once() -> None:
+    half, outcomes = SendingHalf(), list[Any]()
+    half.completion._memory = memory = BufferMemory(10_000, 10)
+    first, second = half.wait_in(batch(0), outcomes), half.wait_in(batch(1), outcomes)
+    for one in (first, second):
+        one.reserved = len(one.data)
+        memory.reserve(Room(), one.reserved, 1, 0)
+    half.completion.failed([first], "late", LOST, retriable=True, topic_id=None)
+    half.completion.failed([first, second], "lost", LOST, retriable=True, topic_id=None)
+    assert [(one, outcome.error.reason) for one, outcome in outcomes] == [(first, "late"), (second, "lost")]
+    assert half.stats.snapshot(0, 0).failed_records == 2
+    assert memory.used == (0, 0)
+
+
+@pytest.mark.parametrize(("is_reported_before", "counted"), [(True, 0), (False, 1)])
+def test_the_dead_letter_of_a_batch_of_the_folder_is_reported_where_the_batch_was_not(
+    is_reported_before: bool, counted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the place of the batch: a flush waits for it."""
+    half, one, letter = SendingHalf(), batch(0), batch(1)
+    monkeypatch.setattr(half.spilling, "replace_by_letter", lambda *_: None)
+    one.reported_before = is_reported_before
+    half.completion.expect([one])
+    half.completion.replace_by_letter(one, letter, None)
+    assert list(half.completion.incomplete) == [letter]
+    half.completion.failed([letter], "lost", LOST, retriable=True, topic_id=None)
+    assert half.stats.snapshot(0, 0).failed_records == counted
+    assert not half.completion.incomplete
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_dead_letter_as_large_as_its_topic_allows_is_not_truncated(compression: str) -> None:
+    config = ProducerConfig(over_limit="dead_letter", dead_letter_topic="dead", compression_type=compression)
+    limits = SimpleNamespace(max_bytes=1_000_000)
+    buffers: Any = {"dead": SimpleNamespace(limits=limits)}
+    encoder = BatchEncoder(config)
+    writer = DeadLetterWriter("dead", config, encoder, buffers)
+    value = random.Random(1).randbytes(1_000)
+    record = Record("t", 0, 0, None, value, timestamp_ms=1_000)
+    cause = RecordTooLargeError.of("t", 0, 10, 5, "the topic's max.message.bytes")
+    whole = writer.write(record, cause)
+    limits.max_bytes = len(encoder.encode(whole, None, 0))
+    assert whole.value is not None
+    for limit, kept in ((limits.max_bytes, value), (limits.max_bytes - 1, None)):
+        limits.max_bytes = limit
+        letter = writer.write(record, cause)
+        assert letter.value is not None
+        (found,) = letter.value.to_pylist()
+        assert found == kept if kept is not None else 0 < len(found) < 1_000
+
+
+def test_a_record_that_is_skipped_need_not_be_sent_again_and_says_which_limit_it_was_over() -> None:
+    config, half, outcomes = ProducerConfig(over_limit="skip"), SendingHalf(), list[Any]()
+    over = OverLimit(config, {}, BatchEncoder(config), BufferMemory(0, 0), half.completion, half.stats)
+    cause = RecordTooLargeError.of("t", 0, 10, 5, "the topic's max.message.bytes")
+    over.skip_batch(half.wait_in(batch(0), outcomes), cause)
+    ((_, outcome),) = outcomes
+    assert (outcome.error.retriable, outcome.error.by_choice) == (False, True)
+    assert outcome.error.__cause__ is cause
+
+
+@pytest.mark.parametrize(("left", "waiting", "failed"), [(0, 2, []), (-1, 0, [False, False])])
+def test_halves_as_large_as_the_limit_are_sent_and_larger_records_need_not_be_sent_again(
+    left: int, waiting: int, failed: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, half, outcomes = ProducerConfig(), SendingHalf(), list[Any]()
+    over = OverLimit(config, {}, BatchEncoder(config), BufferMemory(0, 0), half.completion, half.stats)
+    oversized = OversizedBatches(
+        half.topics, half.queues, half.completion, half.spilling, half.failures, over
+    )
+    monkeypatch.setattr(half.topics, "max_bytes", lambda _topic: len(batch(0).data) + left)
+    oversized.split(half.wait_in(batch(0, 2), outcomes))
+    assert len(half.queues.of(TP).waiting) == waiting
+    assert [outcome.error.retriable for _, outcome in outcomes] == failed
 
 
 @pytest.mark.parametrize(("is_reported_before", "counted"), [(True, 0), (False, 2)])
