@@ -180,6 +180,27 @@ def test_what_is_still_under_way_as_closing_is_interrupted_is_said(caplog):
     assert "KeyboardInterrupt" in said
 
 
+def test_a_forked_child_gives_up_the_producers_of_its_parent_and_does_not_close_them():
+    class Parents:
+        called = ()
+
+        def close(self):
+            self.called += ("close",)
+
+        def disown(self):
+            self.called += ("disown",)
+
+        def stats(self):
+            return ProducerStats()
+
+    live, producers = LiveProducers(), [Parents(), Parents()]
+    for one in producers:
+        live.add(one)
+    live.disown_all()
+    live.close_all()
+    assert [one.called for one in producers] == [("disown",), ("disown",)]
+
+
 def test_what_is_kept_in_the_spill_folder_is_not_lost(cluster, tmp_path):
     cluster.script(TP, *[refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)] * 5)
     ended = run(cluster, 'producer.send("t", value="hello")', spill_dir=str(tmp_path))

@@ -15,7 +15,7 @@ from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.model import Record, TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import BatchEncoder, Origin, split_batch
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory, Room
-from spark_kafka_native.kafka.producer.delivery import Outcome
+from spark_kafka_native.kafka.producer.delivery import Delivery, DeliveryBlock, Outcome
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus, RecordTooLargeError
 from spark_kafka_native.kafka.producer.oversized import DeadLetterWriter, OverLimit, OversizedBatches
 
@@ -65,6 +65,25 @@ def test_the_outcome_of_a_batch_has_what_the_broker_said_of_its_records() -> Non
         topic_partition=TP, status=DeliveryStatus.PERSISTED, base_offset=7, log_append_time_ms=1_234
     )
     assert outcomes == [(one, expected)]
+
+
+def test_rows_that_came_into_no_batch_fail_with_their_cause_and_may_be_sent_again() -> None:
+    half, cause = SendingHalf(), ValueError("the partitioner is broken")
+    block = DeliveryBlock(3, half.completion.waiters, lambda: None)
+    half.completion.refuse("t", block, np.array([0, 2]), cause)
+    first, second, third = (Delivery(block, row) for row in range(3))
+    error = first.exception(0)
+    assert error is not None
+    assert (error.topic_partition, error.records, error.status, error.retriable) == (
+        TopicPartition("t", -1),
+        2,
+        DeliveryStatus.NOT_PERSISTED,
+        True,
+    )
+    assert error.__cause__ is cause
+    assert third.exception(0) is error
+    assert not second.done()
+    assert half.stats.snapshot(0, 0).failed_records == 2
 
 
 def test_a_batch_ends_once() -> None:
