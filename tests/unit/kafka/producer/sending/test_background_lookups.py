@@ -19,16 +19,19 @@ from spark_kafka_native.kafka.errors import (
     AuthenticationError,
     BrokerError,
     ConfigError,
+    DeadlineExceededError,
     KafkaError,
     NetworkError,
     SecurityError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
-from spark_kafka_native.kafka.producer.errors import ProducerClosedError
+from spark_kafka_native.kafka.producer.errors import ProducerClosedError, TransactionAbortableError
 from spark_kafka_native.kafka.producer.sending import background_lookups, sender
+from spark_kafka_native.kafka.producer.sending.background_lookups import TransactionPartitions
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH
 from spark_kafka_native.kafka.producer.sending.produce_requests import BrokerConnection
+from spark_kafka_native.kafka.producer.sending.transaction import State, Transaction, TransactionEvent
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.transactions import InitProducerIdResponse
@@ -292,6 +295,61 @@ def test_a_broker_without_answers_that_hangs_up_makes_the_topics_that_it_leads_u
     connecting.half.lookups.ask_metadata(connecting.now)
     connecting.answer()
     assert (connecting.asked, connecting.half.lookups.unsure) == ([["t"]], set())
+
+
+def adding(monkeypatch, fails=None):
+    """A transaction of version 1, its partitions to be added, and what its coordinator was asked for."""
+    threads, asked = [], []
+
+    def add(_router, _transaction, wanted, _deadline):
+        asked.append(wanted)
+        if fails is not None:
+            raise fails
+
+    monkeypatch.setattr(background_lookups, "start_thread", lambda work, _name: threads.append(work))
+    monkeypatch.setattr(background_lookups, "add_partitions", add)
+    half, transaction = SendingHalf(), Transaction("orders")
+    half.router.deadline = lambda: None
+    transaction.producer_id.received(ProducerIdentity(7, 0))
+    transaction.move(TransactionEvent.INITIALIZED)
+    transaction.begin(1)
+    return half, transaction, TransactionPartitions(transaction, half.router, half.lookups), threads, asked
+
+
+def test_partitions_are_added_to_a_transaction_by_one_request_at_a_time(monkeypatch):
+    half, transaction, partitions, threads, asked = adding(monkeypatch)
+    wanted = [TopicPartition("t", index) for index in range(3)]
+    for known in (wanted[:1], wanted):
+        assert not any(transaction.admits(one) for one in known)
+        partitions.add_wanted()
+    assert len(threads) == 1
+    for admitted in (wanted[:1], wanted):
+        threads.pop()()
+        half.finish_lookups()
+        assert [one for one in wanted if transaction.admits(one)] == admitted
+        partitions.add_wanted()
+    assert (asked, threads) == ([wanted[:1], wanted[1:]], [])
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "uncertain"),
+    [
+        (TransactionAbortableError("refused"), State.ABORTABLE, False),
+        (DeadlineExceededError("no answer"), State.ABORTABLE, True),
+        (BrokerError(ErrorCode.PRODUCER_FENCED, "AddPartitionsToTxn"), State.FATAL, False),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else None,
+)
+def test_a_transaction_has_failed_before_an_abort_may_go_on(monkeypatch, error, state, uncertain):
+    """An abort waits until nothing is being added, and acts by the state that it finds then."""
+    half, transaction, partitions, threads, _ = adding(monkeypatch, error)
+    assert not transaction.admits(TP)
+    partitions.add_wanted()
+    threads.pop()()
+    (act,) = half.lookups.finished
+    final = act()
+    assert (transaction.state, transaction.uncertain, partitions.adding) == (state, uncertain, False)
+    assert final is (error if state is State.FATAL else None)
 
 
 class Refreshing:

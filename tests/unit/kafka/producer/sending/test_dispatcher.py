@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -144,6 +145,16 @@ def test_a_connection_that_its_broker_closed_is_an_error_where_it_does_not_answe
     assert seen == ([broker] if is_an_error else [])
 
 
+@pytest.mark.parametrize("unanswered", [True, False])
+def test_a_broker_without_a_connection_is_connected_to(unanswered):
+    topics = SimpleNamespace(metadata=SimpleNamespace(brokers={1: SimpleNamespace(host="h", port=1)}))
+    connected, broker = [], BrokerConnection(1)
+    lookups = SimpleNamespace(connect=lambda broker, _now: connected.append(broker))
+    connections = SimpleNamespace(unanswered=unanswered)
+    assert not Dispatcher(topics, None, connections, lookups, None, None)._is_usable(broker, 0.0)
+    assert connected == [broker]
+
+
 def test_a_topic_that_is_being_asked_about_gets_nothing():
     half, one = SendingHalf(), OneBroker()
     half.queues.producer_id.received(ProducerIdentity(7, 0))
@@ -220,12 +231,13 @@ def test_when_the_records_of_a_topic_with_an_error_are_given_up(code, given_up_a
     assert given_up_at is None
 
 
-def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_other_partition(tmp_path):
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda file: file.write_bytes(b"")], ids=["gone", "empty"])
+def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_other_partition(tmp_path, spoil):
     half, one = SendingHalf(), OneBroker()
     half.queues.producer_id.received(ProducerIdentity(7, 0))
     folder = SpillFolder(str(tmp_path))
     (entry,) = folder.keep([NewEntry(TopicPartition("t", 0), None, 1, False, "why", batch(1).data)])
-    entry.file.unlink()
+    spoil(entry.file)
     lost, follows, other = Batch.from_folder(entry, (0, 1)), batch(2), batch(1)
     other.topic_partition = TopicPartition("t", 1)
     for waiting in (lost, follows, other):
