@@ -15,7 +15,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -302,10 +301,8 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _whole(text: str) -> int | float:
     """``5.0`` is 5, as in Spark's connector: columns with nulls are floats in pandas."""
-    number = Decimal(text)
-    if abs(number.adjusted()) > len(str(MAX_OFFSET)) or number != int(number):
-        return float(text)
-    return int(number)
+    whole, _, fraction = text.partition(".")
+    return int(whole) if fraction and not fraction.strip("0") else float(text)
 
 
 def _reject_constant(name: str) -> Any:

@@ -42,12 +42,12 @@ from spark_kafka_native.spark.read.offset_range import (
         ),
         # As pandas writes the offsets of a column with nulls.
         (
-            '{"a":{"0":5.0,"1":-2.0,"2":1e2}}',
+            '{"a":{"0":5.0,"1":-2.0,"2":9223372036854775807.00}}',
             Specific(
                 {
                     TopicPartition("a", 0): At(5),
                     TopicPartition("a", 1): Earliest(),
-                    TopicPartition("a", 2): At(100),
+                    TopicPartition("a", 2): At(2**63 - 1),
                 }
             ),
         ),
@@ -69,6 +69,9 @@ def test_a_limit_is_a_word_or_json(text, limit):
         ('{"a":{"0":true}}', "True is not allowed for a-0"),
         ('{"a":{"0":1e400}}', "inf is not allowed for a-0"),
         ('{"a":{"0":1e-400}}', "0.0 is not allowed for a-0"),
+        ('{"a":{"0":1.0e2}}', "100.0 is not allowed for a-0"),
+        ('{"a":{"0":1e99999999999999999999}}', "inf is not allowed for a-0"),
+        ('{"a":{"0":' + "1" * 5000 + ".0}}", "integer string conversion"),
         ('{"a":{"0":9223372036854775807.5}}', "is not allowed for a-0"),
         ('{"a":{"0":NaN}}', "NaN is not a number"),
         ('{"a":{"0":9223372036854775808}}', "is not allowed for a-0"),
