@@ -25,6 +25,7 @@ INNER = {
     "RequestError": "inside of formats.registry: it asks again, or raises a RegistryError",
     "RefusedError": "inside of http_request: a RegistryError, or an AuthenticationError for a token endpoint",
     "ForbiddenAddressError": "the same",
+    "RecordsRefusedError": "the cause of a DeliveryError; it is a BrokerError with the places of records",
     "KafkaError": "the base of the others; nobody raises it by itself",
 }
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 from support.interrupts.signal_steps import interrupted_at
 
@@ -37,6 +38,21 @@ def test_it_and_its_children_hear_an_interrupt_that_was_ignored() -> None:
 
 def test_this_run_hears_them() -> None:
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def test_an_interrupt_comes_after_the_end_of_a_generator_expression() -> None:
+    """`all` leaves it before its end, and what it raises while it is closed is dropped."""
+    namespace: dict[str, Any] = {}
+    code = compile("def first(values):\n return all(value for value in values)", "spark_kafka_native", "exec")
+    exec(code, namespace)
+    namespace["first"]([0])
+    for step in range(10):
+        with interrupted_at(step) as came:
+            namespace["first"]([0, 1])
+            Deadline.after_ms(0)
+        if not came:
+            break
+    assert step > 3
 
 
 def test_an_interrupt_comes_after_a_finalizer_that_would_drop_it() -> None:

@@ -74,11 +74,12 @@ def interrupted_at(step: int, *, below: bool = False) -> Iterator[list[bool]]:
         return file not in (__file__, contextlib.__file__) if below else "spark_kafka_native" in file
 
     def drops(frame: FrameType | None) -> bool:
-        """True in destructors and callbacks of weak references."""
+        """True in destructors and callbacks of weak references, and where a generator expression that was
+        not used up may be closed."""
         while (
             frame is not None
             and frame.f_code.co_filename not in _DROPPING
-            and frame.f_code.co_name != "__del__"
+            and frame.f_code.co_name not in ("__del__", "<genexpr>")
         ):
             frame = frame.f_back
         return frame is not None
