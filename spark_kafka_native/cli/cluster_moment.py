@@ -74,11 +74,12 @@ def _look_at_topics(admin: Admin, names: list[str]) -> tuple[dict[str, Topic], l
     """These topics, and why others are not among them. Raises `KafkaError` if none is there."""
     if not names:
         return admin.describe_topics(), []
+    metadata = admin.router.metadata(dict.fromkeys(names), refresh=True)
     topics: dict[str, Topic] = {}
     refused: list[BrokerError] = []
     for name in names:
         try:
-            topics |= admin.describe_topics([name])
+            topics[name] = metadata.topic(name)
         except BrokerError as error:
             refused.append(error)
     if refused and not topics:

@@ -9,7 +9,7 @@ constructor's arguments.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from .error_code import ErrorCode
@@ -332,3 +332,10 @@ def to_keep(error: KafkaError) -> KafkaError:
     through, and so to the client itself, its records and sockets.
     """
     return copy.copy(error)
+
+
+def with_refused(error: KafkaError, others: Iterable[KafkaError]) -> KafkaError:
+    """``error`` with a note (PEP 678) for each of ``others``, which were refused in the same call."""
+    for other in others:
+        error.add_note(f"also refused: {other}")
+    return error

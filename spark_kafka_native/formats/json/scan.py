@@ -19,8 +19,6 @@ _PLAIN: Final = (
 _PLAIN_MEMBER: Final = re.compile(rf'[ \t\r\n]*"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*{_PLAIN}[,}}]')
 """A usual member and the sign after it: one match costs less than many steps."""
 _PLAIN_ELEMENT: Final = re.compile(rf"[ \t\r\n]*{_PLAIN}[,\]]")
-
-
 _DELIMITERS: Final = frozenset(",} \t\r\n")
 
 

@@ -6,8 +6,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any, Final
 from urllib.parse import quote
@@ -81,41 +80,39 @@ class SchemaRegistry:
 
     def schema(self, id: int) -> RegisteredSchema:
         """The schema with this id. Raises `UnknownSchemaError` or another `RegistryError`."""
-        return self._keep(self._path_of(id), f"schema with id {id}", {"id": id})
+        return self._keep(*self._by_id(id))
 
     def schema_of_guid(self, guid: str) -> RegisteredSchema:
         """The schema with this GUID. Raises as `schema`."""
-        return self._keep(_path_of_guid(guid), f"schema with GUID {guid}", {"guid": guid})
+        return self._keep(*_by_guid(guid))
 
     def schema_just_given(self, id: int) -> RegisteredSchema:
         """The schema with an id that `register` or `lookup` has returned: one that is unknown is asked for
         again, for some seconds. Raises as `schema`."""
-        return self._again(self._path_of(id), lambda: self.schema(id))
+        return self._again(*self._by_id(id))
 
     def schema_of_records(self, key: int | str) -> RegisteredSchema:
         """The schema with the id or GUID that records name. One that is unknown is asked for again, for some
         seconds in a minute. Raises as `schema`."""
-        if isinstance(key, int):
-            path, ask = self._path_of(key), partial(self.schema, key)
-        else:
-            path, ask = _path_of_guid(key), partial(self.schema_of_guid, key)
+        wanted = self._by_id(key) if isinstance(key, int) else _by_guid(key)
         if monotonic() < self._impatient_until:
-            return ask()
+            return self._keep(*wanted)
         try:
-            return self._again(path, ask)
+            return self._again(*wanted)
         except UnknownSchemaError:
             self._impatient_until = monotonic() + _IMPATIENT_S
             raise
 
-    def _again(self, path: str, ask: Callable[[], RegisteredSchema]) -> RegisteredSchema:
+    def _again(self, path: str, what: str, known: Mapping[str, Any]) -> RegisteredSchema:
+        """As `_keep`; a schema that is unknown is asked for again."""
         for pause_s in _FOLLOWER_PAUSES_S:
             self._unknown.pop(path, None)  # that was before
             try:
-                return ask()
+                return self._keep(path, what, known)
             except UnknownSchemaError:
                 sleep(pause_s)
         self._unknown.pop(path, None)
-        return ask()
+        return self._keep(path, what, known)
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
         """One version of a subject, which are counted from 1. Raises as `schema`."""
@@ -149,10 +146,10 @@ class SchemaRegistry:
         what = f"id for a new {type} schema under subject {subject!r}"
         return self._id(self._client.ask(what, _versions_of(subject), _body(text, type, references)), what)
 
-    def _path_of(self, id: int) -> str:
+    def _by_id(self, id: int) -> tuple[str, str, dict[str, Any]]:
         # Without it the id is one of the default context, and most often another schema.
         asked = f"?subject={_quoted(self._context)}" if self._context else ""
-        return f"/schemas/ids/{id}{asked}"
+        return f"/schemas/ids/{id}{asked}", f"schema with id {id}", {"id": id}
 
     def _keep(self, path: str, what: str, known: Mapping[str, Any]) -> RegisteredSchema:
         """The schema at ``path``, from the cache or from the registry."""
@@ -287,8 +284,8 @@ def _quoted(name: str) -> str:
     return quote(name, safe="", errors="replace")
 
 
-def _path_of_guid(guid: str) -> str:
-    return f"/schemas/guids/{_quoted(guid)}"
+def _by_guid(guid: str) -> tuple[str, str, dict[str, Any]]:
+    return f"/schemas/guids/{_quoted(guid)}", f"schema with GUID {guid}", {"guid": guid}
 
 
 def _versions_of(subject: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from ..errors import BrokerError, KafkaError, ProtocolError
+from ..errors import BrokerError, KafkaError, ProtocolError, with_refused
 from ..protocol.api.acls import (
     AclCreation,
     CreateAclsRequest,
@@ -16,7 +16,7 @@ from ..protocol.api.acls import (
     DescribeAclsRequest,
 )
 from ..runtime.deadline import Timeout
-from .family import AdminFamily, ItemResult, Task, refuse, with_refused
+from .family import AdminFamily, ItemResult, Task, refuse
 
 E = TypeVar("E", bound=enum.IntEnum)
 

@@ -19,6 +19,7 @@ from ..errors import (
     KafkaError,
     NetworkError,
     UnreachableError,
+    with_refused,
 )
 from ..model import TopicPartition
 from ..network.connection import Connection
@@ -241,13 +242,6 @@ def names_of(given: Iterable[str], what: str) -> list[str]:
         if not isinstance(name, str):
             raise ValueError(f"{what} must be names, not {name!r}")
     return names
-
-
-def with_refused(error: KafkaError, others: Iterable[KafkaError]) -> KafkaError:
-    """``error`` with a note (PEP 678) for each of ``others``, which were refused in the same call."""
-    for other in others:
-        error.add_note(f"also refused: {other}")
-    return error
 
 
 def refuse(outcome: ItemResult, doing: str, operation: str | None = None) -> None:

@@ -22,6 +22,7 @@ from ..errors import (
     OffsetOutOfRangeError,
     ProtocolError,
     UnsupportedVersionError,
+    with_refused,
 )
 from ..group.committed_offsets import all_committed_offsets, commit_offsets
 from ..model import OffsetAt, OffsetToCommit, TopicPartition
@@ -41,7 +42,7 @@ from ..protocol.api.groups import (
 )
 from ..protocol.consumer_protocol import PROTOCOL_TYPE, ConsumerProtocolAssignment, read_versioned
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, Task, before_sending, names_of, refuse, with_refused
+from .family import AdminFamily, ItemResult, Task, before_sending, names_of, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,18 +217,17 @@ def _has_records(
         _empty(state, data, response, rules)
         return False
     end = end_of_batches(data.records)
-    goes_on = end is not None and end.next_offset > state.position.offset
-    if not goes_on and (refused := refused_format(data.records)) is not None:
+    if end is not None and end.next_offset > state.position.offset:
+        state.receive(end, len(data.records), response.turn, response.now)
+        return True
+    if (refused := refused_format(data.records)) is not None:
         raise refused.at(state.topic_partition)
     if end is None:
         _grow(state, rules)
-        return False
-    if not goes_on:
+    else:
         error = IncompleteResponseError(f"{state.where}: the response has only records before it")
         state.stall(error, response.now, rules.delay_s(state))
-        return False
-    state.receive(end, len(data.records), response.turn, response.now)
-    return True
+    return False
 
 
 def _refused(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> None:

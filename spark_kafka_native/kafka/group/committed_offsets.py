@@ -9,7 +9,7 @@ from ..cluster.coordinators import send_to_coordinator
 from ..cluster.router import CoordinatorKey, Router
 from ..cluster.split_commit import split_commit
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError, KafkaError
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, with_refused
 from ..model import OffsetToCommit, TopicPartition
 from ..protocol.api.group_offsets import (
     OffsetCommitRequest,
@@ -235,9 +235,7 @@ def read_offset_commit(
     if not refused:
         return
     raised = next(filter(is_retriable, refused.values()), next(iter(refused.values())))
-    for other in refused.values():
-        if other is not raised:
-            raised.add_note(f"also refused: {other}")
+    with_refused(raised, (other for other in refused.values() if other is not raised))
     if stored := sorted(str(tp) for tp in positions if tp not in refused):
         more = f" and {len(stored) - 10} more" if len(stored) > 10 else ""
         raised.add_note(f"committed nevertheless: {', '.join(stored[:10])}{more}")

@@ -144,12 +144,11 @@ class ConsumerMembership(Membership):
     # Steps of the member's thread.
 
     def _next(self, now: float) -> Step:
-        joins = self.member_epoch <= JOIN_EPOCH
         if self._releases:
             self._leaves, self._releases = True, False
             return Ask(self._leave())
-        drops = joins or self._losing
-        if drops and (self._applying is not None or self._too_slow or self.change()):
+        joins = self.member_epoch <= JOIN_EPOCH
+        if (joins or self._losing) and (self._applying is not None or self._too_slow or self.change()):
             return Wait(NEVER)
         if self._unnamed() - self._looked_for:
             return FindPartitions(self.topics)

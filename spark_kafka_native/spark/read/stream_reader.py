@@ -215,10 +215,10 @@ class RefusedStreamReader(KafkaStreamReader):
     def _offset_committer(self) -> OffsetCommitter | None:
         raise self._error
 
+    @HideTracebacks()
     def read(self, partition: KafkaInputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
         """In a task: the registry, for example, was away only when the driver planned the read."""
-        with HideTracebacks():
-            raise self._error
+        raise self._error
 
     @HideTracebacks()
     def getDefaultReadLimit(self) -> Any:  # noqa: N802

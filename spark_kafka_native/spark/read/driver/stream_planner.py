@@ -195,14 +195,18 @@ class StreamPlanner:
     def _is_held_back(self, backlog: Backlog, now: float) -> bool:
         if self._is_available_now:
             return False  # The target does not grow: the rest is read, however small it is.
-        waited_ms = None if self._admitted_at is None else (now - self._admitted_at) * 1000
+        waited_ms = self._waited_ms(now)
         return holds_back(self._options.limits, backlog.batch.begin, backlog.ends.latest, waited_ms)
+
+    def _waited_ms(self, now: float) -> float | None:
+        return None if self._admitted_at is None else (now - self._admitted_at) * 1000
 
     def _renew_delay(self) -> None:
         """The delay of a batch begins anew when it is over, also while all is quiet, as in Spark's connector:
         the first record after that waits for others, too."""
-        delay_ms, now = self._options.limits.max_delay_ms, self._clock()
-        if self._admitted_at is not None and (now - self._admitted_at) * 1000 >= delay_ms:
+        now = self._clock()
+        waited_ms = self._waited_ms(now)
+        if waited_ms is not None and waited_ms >= self._options.limits.max_delay_ms:
             self._admitted_at = now
 
     def _sample(self, begin: Positions, latest: Positions, ends: LogEnds) -> SizeEstimate:

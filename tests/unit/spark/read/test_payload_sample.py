@@ -5,16 +5,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
+from support.consumer.failing_fetch import errors_of, fail_in
 
 from spark_kafka_native.kafka.cluster.router import router_for
-from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     ConfigError,
-    CorruptRecordError,
-    EndOfLogError,
-    LogTruncatedError,
-    OffsetOutOfRangeError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
@@ -112,27 +108,11 @@ def test_a_sample_ends_with_the_piece_that_has_enough_bytes(cluster, infer, monk
     assert infer(**one_batch_at_once) == "`a` bigint"
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        CorruptRecordError("damaged", 0, T0),
-        EndOfLogError(T0, 0, 1, 0),
-        LogTruncatedError(T0, 0, 0),
-        OffsetOutOfRangeError(T0, 0),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("error", errors_of(T0, 0, 0), ids=lambda error: type(error).__name__)
 def test_an_error_of_one_partition_leaves_the_records_of_the_others(cluster, infer, monkeypatch, error):
     cluster.logs[T0].append([b'{"a":1}'])
     cluster.logs[T1].append([b'{"b":1}'])
-    fetch = Fetcher.fetch
-
-    def fail(self, ranges, *given):
-        if T0 in ranges:
-            raise error
-        yield from fetch(self, ranges, *given)
-
-    monkeypatch.setattr(Fetcher, "fetch", fail)
+    fail_in(monkeypatch, T0, error)
     assert infer() == "`b` bigint"
 
 

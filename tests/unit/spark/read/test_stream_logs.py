@@ -10,21 +10,17 @@ import pyarrow as pa
 import pytest
 from support.brokers.planning_cluster import PlanningCluster
 from support.brokers.scripted_broker import properties
+from support.consumer.failing_fetch import errors_of, fail_in
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
-from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
     ConfigError,
-    CorruptRecordError,
     DeadlineExceededError,
-    EndOfLogError,
-    LogTruncatedError,
     NetworkError,
-    OffsetOutOfRangeError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
@@ -404,27 +400,11 @@ def test_a_leader_that_refuses_where_it_says_its_log_begins_is_not_asked_forever
     assert len(answered) <= 20
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        CorruptRecordError("damaged", 7, T0),
-        EndOfLogError(T0, 7, 9, 3),
-        LogTruncatedError(T0, 7, 3),
-        OffsetOutOfRangeError(T0, 7),
-    ],
-    ids=lambda error: type(error).__name__,
-)
+@pytest.mark.parametrize("error", errors_of(T0, 7, 3), ids=lambda error: type(error).__name__)
 def test_an_error_of_one_partition_leaves_the_sizes_of_the_others(cluster, logs, monkeypatch, caplog, error):
     """The batch is planned all the same: its task finds the error where the record is."""
     fill(cluster, U0, 1000)
-    fetch = Fetcher.fetch
-
-    def fail(self, ranges, *given):
-        if T0 in ranges:
-            raise error
-        yield from fetch(self, ranges, *given)
-
-    monkeypatch.setattr(Fetcher, "fetch", fail)
+    fail_in(monkeypatch, T0, error)
     sizes = (
         logs().sample_sizes({T0: 7, U0: 0}, {T0: 50, U0: 1200}, at({}, cluster).topic_ids).bytes_per_offset
     )

@@ -94,6 +94,17 @@ def fill(partition: Partition, *orders: int, records: int = 1) -> list[Batch]:
     return added
 
 
+def two_loaded(partition: Partition) -> list[Batch]:
+    """Batches of the folder that may be in the log, with the numbers of their former producer."""
+    loaded = []
+    for order in (1, 2):
+        old, data = spilled(order, (99, 5, 42 + order), possibly_persisted=True)
+        partition.add(old)
+        partition.loaded(old, data)
+        loaded.append(old)
+    return loaded
+
+
 def confirmed(partition: Partition) -> Partition:
     """A partition on a broker that knows the producer: batch 0 was delivered."""
     (first,) = fill(partition, 0)
@@ -538,14 +549,8 @@ class TestSpilledBatches:
     def test_stale_numbers_are_replaced_and_those_of_the_next_one_kept(
         self, partition: Partition, code: ErrorCode
     ) -> None:
-        loaded = []
-        for order in (1, 2):
-            old, data = spilled(order, (99, 5, 42 + order), possibly_persisted=True)
-            partition.add(old)
-            partition.loaded(old, data)
-            loaded.append(old)
+        first, second = two_loaded(partition)
         (new,) = fill(partition, 1)
-        first, second = loaded
         assert partition.ask() is first
         assert partition.answer(first, code) == RENUMBER
         assert partition.next(9, 1, ID) == Send(first, numbered=True)
@@ -580,13 +585,7 @@ class TestSpilledBatches:
 
     def test_without_idempotence_the_next_one_keeps_the_numbers_by_which_it_is_recognised(self) -> None:
         partition = Partition(TP, rules(), None)
-        loaded = []
-        for order in (1, 2):
-            old, data = spilled(order, (99, 5, 42 + order), possibly_persisted=True)
-            partition.add(old)
-            partition.loaded(old, data)
-            loaded.append(old)
-        first, second = loaded
+        first, second = two_loaded(partition)
         assert partition.ask() is first
         assert partition.answer(first, E.INVALID_PRODUCER_EPOCH) == RENUMBER
         assert partition.ask(now=9) is first
