@@ -15,6 +15,7 @@ member that it still has if that comes with epoch 0.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import uuid
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -56,6 +57,20 @@ it.
 """
 _STILL_THERE: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID})
 """The refusals of epoch 0 by a coordinator that still has this member, with a later epoch."""
+
+
+class _Leave(enum.Enum):
+    """How far a membership is ended that the coordinator may still have."""
+
+    NONE = enum.auto()
+    NEXT = enum.auto()
+    """The next request ends it."""
+    ASKED = enum.auto()
+    """That request is under way: its outcome says nothing of the next membership, which the caller may
+    already ask for.
+    """
+    DONE = enum.auto()
+    """The coordinator has answered it, and no join since has an outcome that is not known."""
 
 
 class _Report(NamedTuple):
@@ -101,14 +116,7 @@ class ConsumerMembership(Membership):
         """True while the response to a heartbeat with the owned partitions is outstanding: the coordinator
         may have given all other partitions to other members, regardless of its previous assignment.
         """
-        self._leaves = False
-        """True if the request that is under way ends a membership: its outcome says nothing of the next one,
-        which the caller may already ask for.
-        """
-        self._releases: bool | None = None
-        """True if the next request ends the membership that the coordinator may still have; False once it has
-        been sent; None before, and from the next join that succeeds on.
-        """
+        self._leave = _Leave.NONE
 
     def __repr__(self) -> str:
         who = self.rules.group_instance_id or self.member_id
@@ -128,12 +136,12 @@ class ConsumerMembership(Membership):
     def leaving(self) -> Request[Any] | None:
         """As `Membership.leaving`: a static member announces that it will come back.
 
-        Also while it does not know that it has joined: the coordinator may have given it partitions.
+        Also while it does not know that it has joined, or left: the coordinator may have given it partitions.
         """
-        is_known = self.member_epoch > JOIN_EPOCH or self._in_doubt or self._releases
-        return self._leave() if is_known else None
+        is_known = self.member_epoch > JOIN_EPOCH or self._in_doubt
+        return self._leaving() if is_known or self._leave in (_Leave.NEXT, _Leave.ASKED) else None
 
-    def _leave(self) -> ConsumerGroupHeartbeatRequest:
+    def _leaving(self) -> ConsumerGroupHeartbeatRequest:
         return ConsumerGroupHeartbeatRequest(
             group_id=self.rules.group_id,
             member_id=self.member_id,
@@ -144,9 +152,9 @@ class ConsumerMembership(Membership):
     # Steps of the member's thread.
 
     def _next(self, now: float) -> Step:
-        if self._releases:
-            self._leaves, self._releases = True, False
-            return Ask(self._leave())
+        if self._leave is _Leave.NEXT:
+            self._leave = _Leave.ASKED
+            return Ask(self._leaving())
         joins = self.member_epoch <= JOIN_EPOCH
         if (joins or self._losing) and (self._applying is not None or self._too_slow or self.change()):
             return Wait(NEVER)
@@ -200,7 +208,7 @@ class ConsumerMembership(Membership):
         """As `Membership.answered`."""
         if not isinstance(response, ConsumerGroupHeartbeatResponse):
             return None
-        if self._leaves or response.member_epoch < JOIN_EPOCH:
+        if self._leave is _Leave.ASKED or response.member_epoch < JOIN_EPOCH:
             return self._left(response, now)
         if response.error_code:
             return self._refused(response, now)
@@ -211,7 +219,7 @@ class ConsumerMembership(Membership):
         interval_s = min(response.heartbeat_interval_ms / 1000, self.rules.session_timeout_s / 3)
         self._interval_s = max(0.1, interval_s)
         self._send_all = self._in_doubt = False
-        self._releases = None
+        self._leave = _Leave.NONE
         self._received = self._sent
         self._acknowledge &= not self._sent.settled
         self._looked_for = frozenset()
@@ -226,15 +234,16 @@ class ConsumerMembership(Membership):
 
     def _leave_as_too_slow(self) -> Step:
         step = super()._leave_as_too_slow()
-        self._leaves = isinstance(step, Ask)
+        if isinstance(step, Ask):
+            self._leave = _Leave.ASKED
         return step
 
     def _left(self, response: ConsumerGroupHeartbeatResponse, now: float) -> BrokerError | None:
-        self._leaves = False
         if not response.error_code.retriable:
+            self._leave = _Leave.DONE
             return None
         # Until its session ends there, no other member would get the partitions.
-        self._releases = True
+        self._leave = _Leave.NEXT
         self._back_off(now)
         return self._error_of(response)
 
@@ -270,12 +279,13 @@ class ConsumerMembership(Membership):
 
     def _refused(self, response: ConsumerGroupHeartbeatResponse, now: float) -> BrokerError | None:
         code, error = response.error_code, self._error_of(response)
-        if code in _STILL_THERE and self.member_epoch <= JOIN_EPOCH and self._releases is None:
-            self._releases = True
+        if code in _STILL_THERE and self.member_epoch <= JOIN_EPOCH and self._leave is _Leave.NONE:
+            self._leave = _Leave.NEXT
             return None
         match self._judge(error, _HEARTBEAT):
             case Reaction.RETRY:
-                self._send_all = True
+                # COORDINATOR_NOT_AVAILABLE: the broker may have kept it nevertheless.
+                self._send_all, self._leave = True, _Leave.NONE
                 self._back_off(now)
                 return error
             case Reaction.LOSE if self.member_epoch <= JOIN_EPOCH:
@@ -295,11 +305,9 @@ class ConsumerMembership(Membership):
         """As `Membership.failed`: the coordinator may or may not have received the request, so the next one
         contains everything.
         """
-        if self._leaves:
-            self._releases = True
-        elif self.member_epoch <= JOIN_EPOCH:
-            self._releases = None  # it may have joined
-        self._send_all, self._leaves = True, False
+        self._send_all = True
+        # If it was a join, it may have succeeded.
+        self._leave = _Leave.NEXT if self._leave is _Leave.ASKED else _Leave.NONE
         super().failed(error, retriable, now)
 
     # Transitions.

@@ -64,8 +64,8 @@ def answer(epoch: int, *indexes: int, assigns: bool = True, **fields: Any) -> Co
     return ConsumerGroupHeartbeatResponse(**blank | fields)
 
 
-def owning(*indexes: int) -> ConsumerMembership:
-    membership = member()
+def owning(*indexes: int, instance: str | None = None) -> ConsumerMembership:
+    membership = member(instance)
     asked(membership)
     membership.answered(answer(1, *indexes), 0.0)
     membership.applied(membership.begin() or Change())
@@ -245,13 +245,14 @@ def test_an_error_that_ends_the_membership_says_what_to_do(code: ErrorCode, says
         raise membership.failure or AssertionError
 
 
+@pytest.mark.parametrize("no_outcome", [None, ErrorCode.COORDINATOR_NOT_AVAILABLE], ids=["lost", "too late"])
 @pytest.mark.parametrize(
     ("instance", "code", "leaves"),
     [(None, ErrorCode.FENCED_MEMBER_EPOCH, -1), ("one", ErrorCode.UNRELEASED_INSTANCE_ID, -2)],
     ids=["dynamic", "static"],
 )
 def test_a_member_that_the_coordinator_still_has_leaves_before_it_joins_again(
-    instance: str | None, code: ErrorCode, leaves: int
+    instance: str | None, code: ErrorCode, leaves: int, no_outcome: ErrorCode | None
 ) -> None:
     """It sent thousands of heartbeats a second, or failed for good for the instance id that is its own."""
     membership = member(instance)
@@ -264,7 +265,10 @@ def test_a_member_that_the_coordinator_still_has_leaves_before_it_joins_again(
     assert (leave, leave.member_epoch) == (membership.leaving(), leaves)
     membership.answered(answer(leaves, assigns=False), 1.0)
     assert asked(membership, 2.0).member_epoch == 0
-    membership.failed(NetworkError("no answer"), True, 2.0)  # once more
+    if no_outcome is None:  # once more
+        membership.failed(NetworkError("no answer"), True, 2.0)
+    else:
+        membership.answered(answer(0, error_code=no_outcome, assigns=False), 2.0)
     assert asked(membership, 4.0).member_epoch == 0
     membership.answered(refused, 4.0)
     assert asked(membership, 4.0) == leave
@@ -296,6 +300,17 @@ def test_a_leave_that_does_not_succeed_is_sent_again(back_first: bool) -> None:
         membership.poll_begins()
         membership.applied(membership.begin() or Change())
     assert asked(membership, 302.0).member_epoch == 0
+
+
+@pytest.mark.parametrize("instance", [None, "one"], ids=["dynamic", "static"])
+def test_a_member_that_is_closed_while_it_leaves_leaves_once_more(instance: str | None) -> None:
+    """The connection is closed, and with it the request that was under way: no other member got the
+    partitions until the session ended."""
+    membership = owning(0, instance=instance)
+    leave = asked(membership, 300.0)
+    assert membership.leaving() == leave
+    membership.answered(answer(-1, assigns=False), 300.0)
+    assert membership.leaving() is None
 
 
 def test_a_member_that_is_fenced_again_and_again_waits_between_its_joins() -> None:
