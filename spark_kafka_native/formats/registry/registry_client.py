@@ -66,12 +66,14 @@ class RegistryClient:
         ``until``: a moment of `time.monotonic`, by default `OPERATION_S` from now.
 
         Raises `UnknownSchemaError` if each URL says that it does not exist, and `RegistryError` if it
-        refuses, or does not answer in time (`CredentialsError`: it refuses the credentials).
+        refuses, or does not answer in time (`CredentialsError`: it refuses the credentials); caused by an
+        `UnknownSchemaError` if some of the URLs say that it does not exist, and the others do not answer.
         """
         request = self._request(path, body)
         until = monotonic() + OPERATION_S if until is None else until
         first, count = self._answered, len(self.urls)
-        lacking, reason = set[int](), "it has not answered"
+        lacking, unknown = set[int](), None
+        reason = "it has not answered"
         for attempt in itertools.count():
             place = (first + attempt) % count
             url = self.urls[place]
@@ -84,13 +86,14 @@ class RegistryClient:
                 if answer.status not in _TRY_AGAIN:
                     self._answered = place
                     return _read(answer, what, url)
-                reason, pause_s = f"HTTP status {answer.status}", _retry_after_s(answer)
+                reason, pause_s = f"{url}: HTTP status {answer.status}", _retry_after_s(answer)
             except RequestError as error:
-                reason = str(error)
-            except UnknownSchemaError:
+                reason = f"{url}: {error}"
+            except UnknownSchemaError as error:
                 lacking.add(place)
                 if len(lacking) == count:
                     raise
+                unknown = error
             rounds, asked = divmod(attempt + 1, count)
             if asked == 0:  # all of them were asked
                 pause_s = max(pause_s, _FIRST_PAUSE_S * 2**rounds)
@@ -100,8 +103,8 @@ class RegistryClient:
             sleep(pause_s)
         raise RegistryError(
             f"Can't get the {what} from the schema registry at {self.shown}: {reason} "
-            f"({attempt + 1} attempts)"
-        )
+            f"({attempt + 1} attempts)" + (f". {unknown}, but the other may have it" if unknown else "")
+        ) from unknown
 
     def _request(self, path: str, body: Mapping[str, Any] | None) -> HttpRequest:
         headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}

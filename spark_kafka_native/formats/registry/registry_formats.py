@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -24,9 +24,8 @@ from .schema_choice import ids_in_headers
 from .schema_registry import SchemaRegistry
 
 MAX_DECODERS: Final = 256
-MAX_UNKNOWN: Final = 1_000
-"""Schemas that the registry does not know, in one column. With more of them the records are of something
-else, and each would cost a request."""
+_Decoders = Mapping[SchemaKey, Decoder | str | UnknownSchemaError]
+"""By schema; or why there is none."""
 
 
 class RegistryDecoder:
@@ -55,35 +54,26 @@ class RegistryDecoder:
 
         Raises `RegistryError` if the registry can't be asked for a schema, and `SetupError`.
         """
-        unknown: list[SchemaKey] = []
+        return _decode_parts(self.type, payloads, headers, self._decoders_of)
 
-        def decoder_of(key: SchemaKey) -> Decoder | str | UnknownSchemaError:
-            try:
-                return self._decoder(key)
-            except UnknownSchemaError as error:
-                unknown.append(key)
-                if len(unknown) > MAX_UNKNOWN:
-                    raise RegistryError(
-                        f"More than {MAX_UNKNOWN} schemas of one batch of records are not in the schema "
-                        f"registry at {self._registry.url}: they are records of another registry, or of none"
-                    ) from error
-                return error
-
-        return _decode_parts(self.type, payloads, headers, decoder_of)
-
-    def _decoder(self, key: SchemaKey) -> Decoder | str:
-        found = self._decoders.get(key)
-        if found is None:
-            found = self._decoders[key] = self._new(key)
-            if len(self._decoders) > MAX_DECODERS:
-                self._decoders.popitem(last=False)
-        self._decoders.move_to_end(key)
+    def _decoders_of(self, keys: Collection[SchemaKey]) -> _Decoders:
+        missing = [key for key in keys if key not in self._decoders and (isinstance(key, str) or key >= 0)]
+        schemas = self._registry.schemas_of_records(missing)
+        found: dict[SchemaKey, Decoder | str | UnknownSchemaError] = {}
+        for key in keys:
+            schema = schemas.get(key)
+            if isinstance(schema, UnknownSchemaError):
+                found[key] = schema
+                continue
+            if key not in self._decoders:
+                self._decoders[key] = self._new(schema) if schema else f"{key} is no id of a schema"
+            self._decoders.move_to_end(key)
+            found[key] = self._decoders[key]
+        while len(self._decoders) > MAX_DECODERS:
+            self._decoders.popitem(last=False)
         return found
 
-    def _new(self, key: SchemaKey) -> Decoder | str:
-        if isinstance(key, int) and key < 0:
-            return f"{key} is no id of a schema"
-        schema = self._registry.schema_of_records(key)
+    def _new(self, schema: RegisteredSchema) -> Decoder | str:
         if schema.type != self._language:
             return f"{schema.shown} is of type {schema.type}, not {self._language}"
         try:
@@ -104,7 +94,7 @@ class FramedDecoder:
 
     def decode(self, payloads: pa.Array, headers: pa.Array | None = None) -> Decoded:
         """As `Decoder.decode`. ``headers``: see `framing.split`."""
-        return _decode_parts(self.type, payloads, headers, lambda _: self.decoder)
+        return _decode_parts(self.type, payloads, headers, lambda keys: dict.fromkeys(keys, self.decoder))
 
 
 class _FirstSchemas:
@@ -138,18 +128,20 @@ def _decode_parts(
     kind: pa.DataType,
     payloads: pa.Array,
     headers: pa.Array | None,
-    decoder_of: Callable[[SchemaKey], Decoder | str | UnknownSchemaError],
+    decoders_of: Callable[[Collection[SchemaKey]], _Decoders],
 ) -> Decoded:
     """``payloads`` as an array of ``kind``, each with the decoder for its schema, or bad for the reason why
     there is none."""
     payloads = as_payloads(payloads)
     headers = None if headers is None else as_payloads(headers)
     parts = _Parts(kind, len(payloads))
-    for part in split(payloads, headers):
+    split_parts = list(split(payloads, headers))
+    decoders = decoders_of(dict.fromkeys(part.key for part in split_parts if isinstance(part, Framed)))
+    for part in split_parts:
         if not isinstance(part, Framed):
             parts.add_bad(part.rows, part.reason)
             continue
-        decoder = decoder_of(part.key)
+        decoder = decoders[part.key]
         if isinstance(decoder, str | UnknownSchemaError):
             is_passing = not isinstance(decoder, str)
             parts.add_bad(_rows(part, payloads), str(decoder), is_passing=is_passing)

@@ -50,7 +50,9 @@ def schema_to_write(
     else:
         try:
             id = registry.lookup(subject, text, language, references)
-        except UnknownSchemaError as error:
+        except RegistryError as error:
+            if not any(isinstance(one, UnknownSchemaError) for one in (error, error.__cause__)):
+                raise
             hint = (
                 "registry.register=true registers it; without a schema of its own the write takes the latest "
                 "version"

@@ -6,9 +6,9 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic, sleep
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from .errors import RegistryError, UnknownSchemaError
@@ -20,16 +20,40 @@ MAX_REFERENCES: Final = 200
 """Of one schema, indirect ones included."""
 _MAX_REFERENCE_DEPTH: Final = 20
 _MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+MAX_UNKNOWN: Final = 1_000
+"""Schemas of one batch of records that the registry does not have. With more of them the records are of
+something else, and each would cost a request."""
 _MAX_UNKNOWN: Final = 10_000
-_UNKNOWN_S: Final = 1.0
-"""Until then a schema that the registry does not have is not asked for again."""
+_UNKNOWN_S: Final = (1.0, 60.0)
+"""A schema that the registry does not have is asked for again once that has been so for as long again, at
+least and at most after these."""
 _FOLLOWER_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """A node of a registry that gave an id may be ahead of the one that is asked for the schema."""
+_LEAST_PAUSES: Final = 2
 _IMPATIENT_S: Final = 60.0
-"""After waiting in vain, records with other unknown ids are not waited for: they may be of another
-registry."""
+"""After waiting in vain for schemas that records name, others are waited for half as long within that time:
+the records may be of another registry."""
 _CONTEXT: Final = re.compile(r":\.[^:]*:")
 """What a subject in a context begins with: each context counts its own ids."""
+
+
+class _Wanted(NamedTuple):
+    """A schema to look up."""
+
+    path: str
+    what: str
+    """For errors."""
+    known: Mapping[str, Any]
+    """Fields of the `RegisteredSchema` that need no answer."""
+
+
+class _Unknown(NamedTuple):
+    """A schema that the registry does not have."""
+
+    since: float
+    until: float
+    """The registry is not asked again before."""
+    error: UnknownSchemaError
 
 
 class SchemaRegistry:
@@ -46,9 +70,10 @@ class SchemaRegistry:
         self._kept: OrderedDict[str, RegisteredSchema] = OrderedDict()
         """By path, the oldest first."""
         self._kept_bytes = 0
-        self._unknown: dict[str, tuple[float, UnknownSchemaError]] = {}
-        """By path, with the time until which the registry is not asked again."""
-        self._impatient_until = 0.0
+        self._unknown: dict[str, _Unknown] = {}
+        """By path."""
+        self._impatience = (0, 0.0)
+        """How often it has waited in vain for schemas that records name, and until when that counts."""
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, str]) -> SchemaRegistry | None:
@@ -80,46 +105,82 @@ class SchemaRegistry:
 
     def schema(self, id: int) -> RegisteredSchema:
         """The schema with this id. Raises `UnknownSchemaError` or another `RegistryError`."""
-        return self._keep(*self._by_id(id))
+        return self._keep(self._named(id))
 
     def schema_of_guid(self, guid: str) -> RegisteredSchema:
         """The schema with this GUID. Raises as `schema`."""
-        return self._keep(*_by_guid(guid))
+        return self._keep(self._named(guid))
 
     def schema_just_given(self, id: int) -> RegisteredSchema:
         """The schema with an id that `register` or `lookup` has returned: one that is unknown is asked for
         again, for some seconds. Raises as `schema`."""
-        return self._again(*self._by_id(id))
+        found = self._ask_for(id, afresh=True)
+        if isinstance(found, UnknownSchemaError):
+            found = self._ask_again([id], _FOLLOWER_PAUSES_S)[id]
+        if isinstance(found, UnknownSchemaError):
+            raise found
+        return found
 
-    def schema_of_records(self, key: int | str) -> RegisteredSchema:
-        """The schema with the id or GUID that records name. One that is unknown is asked for again, for some
-        seconds in a minute. Raises as `schema`."""
-        wanted = self._by_id(key) if isinstance(key, int) else _by_guid(key)
-        if monotonic() < self._impatient_until:
-            return self._keep(*wanted)
+    def schemas_of_records(
+        self, keys: Iterable[int | str]
+    ) -> dict[int | str, RegisteredSchema | UnknownSchemaError]:
+        """The schemas with the ids and GUIDs that a batch of records names. Those that are unknown for the
+        first time are asked for again, all together, for some seconds. Raises `RegistryError`, also for more
+        than `MAX_UNKNOWN` that are unknown."""
+        found, unknown, new = {}, 0, []
+        for key in keys:
+            is_new = self._named(key).path not in self._unknown
+            found[key] = one = self._ask_for(key, afresh=is_new)
+            if isinstance(one, RegisteredSchema):
+                continue
+            unknown += 1
+            if unknown > MAX_UNKNOWN:
+                raise RegistryError(
+                    f"More than {MAX_UNKNOWN} schemas of one batch of records are not in the schema registry "
+                    f"at {self.url}: they are records of another registry, or of none"
+                ) from one
+            if is_new:
+                new.append(key)
+        return {**found, **self._wait_for(new)}
+
+    def _wait_for(self, new: list[int | str]) -> dict[int | str, RegisteredSchema | UnknownSchemaError]:
+        if not new:
+            return {}
+        in_vain, until = self._impatience
+        in_vain = in_vain if monotonic() < until else 0
+        pauses = _FOLLOWER_PAUSES_S[: max(_LEAST_PAUSES, len(_FOLLOWER_PAUSES_S) - in_vain)]
+        found = self._ask_again(new, pauses)
+        if any(isinstance(one, UnknownSchemaError) for one in found.values()):
+            self._impatience = in_vain + 1, monotonic() + _IMPATIENT_S
+        return found
+
+    def _ask_again(
+        self, keys: list[int | str], pauses: Iterable[float]
+    ) -> dict[int | str, RegisteredSchema | UnknownSchemaError]:
+        """As `_ask_for`, after each pause for those that are still unknown, which are kept as that then."""
+        found: dict[int | str, RegisteredSchema | UnknownSchemaError] = {}
+        for pause_s in pauses:
+            sleep(pause_s)
+            found |= {key: self._ask_for(key, afresh=True) for key in keys}
+            keys = [key for key in keys if isinstance(found[key], UnknownSchemaError)]
+            if not keys:
+                break
+        for key, one in found.items():
+            if isinstance(one, UnknownSchemaError):
+                self._note_unknown(self._named(key).path, one)
+        return found
+
+    def _ask_for(self, key: int | str, *, afresh: bool) -> RegisteredSchema | UnknownSchemaError:
         try:
-            return self._again(*wanted)
-        except UnknownSchemaError:
-            self._impatient_until = monotonic() + _IMPATIENT_S
-            raise
-
-    def _again(self, path: str, what: str, known: Mapping[str, Any]) -> RegisteredSchema:
-        """As `_keep`; a schema that is unknown is asked for again."""
-        for pause_s in _FOLLOWER_PAUSES_S:
-            self._unknown.pop(path, None)  # that was before
-            try:
-                return self._keep(path, what, known)
-            except UnknownSchemaError:
-                sleep(pause_s)
-        self._unknown.pop(path, None)
-        return self._keep(path, what, known)
+            return self._keep(self._named(key), afresh=afresh)
+        except UnknownSchemaError as error:
+            return error
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
         """One version of a subject, which are counted from 1. Raises as `schema`."""
         what = f"version {version} of subject {subject!r}"
-        return self._keep(
-            f"{_versions_of(subject)}/{version}", what, {"subject": subject, "version": version}
-        )
+        known = {"subject": subject, "version": version}
+        return self._keep(_Wanted(f"{_versions_of(subject)}/{version}", what, known))
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version of a subject, asked for anew each time. Raises as `schema`."""
@@ -146,18 +207,22 @@ class SchemaRegistry:
         what = f"id for a new {type} schema under subject {subject!r}"
         return self._id(self._client.ask(what, _versions_of(subject), _body(text, type, references)), what)
 
-    def _by_id(self, id: int) -> tuple[str, str, dict[str, Any]]:
+    def _named(self, key: int | str) -> _Wanted:
+        """The schema with this id or GUID."""
+        if isinstance(key, str):
+            return _Wanted(f"/schemas/guids/{_quoted(key)}", f"schema with GUID {key}", {"guid": key})
         # Without it the id is one of the default context, and most often another schema.
         asked = f"?subject={_quoted(self._context)}" if self._context else ""
-        return f"/schemas/ids/{id}{asked}", f"schema with id {id}", {"id": id}
+        return _Wanted(f"/schemas/ids/{key}{asked}", f"schema with id {key}", {"id": key})
 
-    def _keep(self, path: str, what: str, known: Mapping[str, Any]) -> RegisteredSchema:
-        """The schema at ``path``, from the cache or from the registry."""
-        found = self._kept.get(path)
+    def _keep(self, wanted: _Wanted, *, afresh: bool = False) -> RegisteredSchema:
+        """The schema from the cache or from the registry. ``afresh``: also if that did not have it just now,
+        which is not kept."""
+        found = self._kept.get(wanted.path)
         if found is not None:
             return found
         with self._alone():
-            return self._fetch(path, what, known, _Chain())
+            return self._fetch(wanted, _Chain(), afresh=afresh)
 
     def _alone(self) -> threading.Lock:
         """For one look-up at a time: other threads most often wait for the same schema."""
@@ -166,26 +231,35 @@ class SchemaRegistry:
             self._lock, self._owner = threading.Lock(), os.getpid()
         return self._lock
 
-    def _fetch(self, path: str, what: str, known: Mapping[str, Any], chain: _Chain) -> RegisteredSchema:
+    def _fetch(self, wanted: _Wanted, chain: _Chain, *, afresh: bool = False) -> RegisteredSchema:
+        path, what, known = wanted
         found = self._kept.get(path)
         if found is not None:
             return found
-        ends, unknown = self._unknown.get(path, (0.0, None))
-        if unknown is not None and monotonic() < ends:
-            raise UnknownSchemaError(str(unknown))
+        unknown = None if afresh else self._unknown.get(path)
+        if unknown is not None and monotonic() < unknown.until:
+            raise UnknownSchemaError(str(unknown.error))
         try:
             answer = self._client.ask(what, path, until=chain.until)
         except UnknownSchemaError as error:
-            if len(self._unknown) >= _MAX_UNKNOWN:
-                self._unknown.clear()
-            self._unknown[path] = monotonic() + _UNKNOWN_S, error
+            if not afresh:
+                self._note_unknown(path, error)
             raise
         schema = self._read(answer, what, known, chain.to(path))
         self._kept[path] = schema
         self._kept_bytes += len(schema.text)
         while self._kept_bytes > _MAX_KEPT_BYTES and len(self._kept) > 1:
             self._kept_bytes -= len(self._kept.popitem(last=False)[1].text)
+        self._unknown.pop(path, None)
         return schema
+
+    def _note_unknown(self, path: str, error: UnknownSchemaError) -> None:
+        if len(self._unknown) >= _MAX_UNKNOWN and path not in self._unknown:
+            self._unknown.clear()
+        now, before = monotonic(), self._unknown.get(path)
+        since = now if before is None else before.since
+        pause_s = min(max(_UNKNOWN_S[0], now - since), _UNKNOWN_S[1])
+        self._unknown[path] = _Unknown(since, now + pause_s, error)
 
     def _read(
         self, answer: Mapping[str, Any], what: str, known: Mapping[str, Any], chain: _Chain
@@ -228,8 +302,8 @@ class SchemaRegistry:
             raise RegistryError(f"The {where} has references in a circle, by way of subject {subject!r}")
         what = f"version {version} of subject {subject!r}"
         try:
-            known = {"subject": subject, "version": version}
-            return SchemaReference(name, self._fetch(path, what, known, chain))
+            wanted = _Wanted(path, what, {"subject": subject, "version": version})
+            return SchemaReference(name, self._fetch(wanted, chain))
         except UnknownSchemaError as error:
             # The schema itself exists: no record is to blame.
             raise RegistryError(f"{error}; the {where} refers to it") from error
@@ -282,10 +356,6 @@ def _shared(settings: tuple[tuple[str, str], ...]) -> SchemaRegistry:
 def _quoted(name: str) -> str:
     # `replace`: JSON may have half of a surrogate pair.
     return quote(name, safe="", errors="replace")
-
-
-def _by_guid(guid: str) -> tuple[str, str, dict[str, Any]]:
-    return f"/schemas/guids/{_quoted(guid)}", f"schema with GUID {guid}", {"guid": guid}
 
 
 def _versions_of(subject: str) -> str:

@@ -31,7 +31,10 @@ class FakeRegistry:
     def schema(self, id: int) -> RegisteredSchema:
         return self.schemas[id]
 
-    schema_just_given = schema_of_records = schema
+    schema_just_given = schema
+
+    def schemas_of_records(self, keys: list[int]) -> dict[int, RegisteredSchema]:
+        return {key: self.schema(key) for key in keys}
 
     def latest(self, _subject: str) -> RegisteredSchema:
         return self.schemas[max(self.schemas)]

@@ -29,7 +29,10 @@ class FakeRegistry:
     def schema(self, _id: int) -> RegisteredSchema:
         return self._schema
 
-    schema_just_given = schema_of_records = latest = schema
+    schema_just_given = latest = schema
+
+    def schemas_of_records(self, keys: list[int]) -> dict[int, RegisteredSchema]:
+        return {key: self.schema(key) for key in keys}
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, text: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from support.http_server import Asked, Served, serving
 
 from spark_kafka_native.formats import ColumnFormat, FormatError
 from spark_kafka_native.formats.json.json_format import JsonFormat
-from spark_kafka_native.formats.registry import RegisteredSchema, RegistryError, frame_id
+from spark_kafka_native.formats.registry import RegisteredSchema, RegistryError, frame_id, registry_client
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}
 KIND = pa.struct([("id", pa.int64())])
@@ -130,12 +130,17 @@ def test_a_write_that_registers(served: Served, answers: dict[str, Any]) -> None
 
 
 def test_a_write_under_a_schema_of_its_own_that_is_registered_or_not(
-    served: Served, answers: dict[str, Any]
+    served: Served, answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers["/schemas/ids/12"] = found(12)
     own = settings(served, schema=json.dumps(SCHEMA))
     with pytest.raises(RegistryError, match=r"registry\.register=true"):
         JSON.resolve_write(KIND, own)
+    with serving(lambda _: (503, {}, b"")) as away:
+        monkeypatch.setattr(registry_client, "sleep", lambda _: None)
+        for urls in (f"{served.url},{away.url}", f"{away.url},{served.url}"):
+            with pytest.raises(RegistryError, match=r"status 503 .*registry\.register=true"):
+                JSON.resolve_write(KIND, own | {"registry.url": urls})
     answers["/subjects/t-value"] = {"id": 12}
     resolved = JSON.resolve_write(KIND, own)
     assert JSON.encoder(KIND, resolved.settings).encode(pa.array([{}], KIND)).to_pylist() == [

@@ -544,33 +544,91 @@ def test_an_id_that_was_just_given_is_asked_for_again(monkeypatch: pytest.Monkey
         assert sum(pauses) < 20
 
 
-def test_an_id_that_records_name_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer has it of a node that is ahead: its records counted as bad, for a minute in each process."""
-    now, pauses = [schema_registry.monotonic()], []
+class FakeTime:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = schema_registry.monotonic()
+        self.pauses: list[float] = []
+        monkeypatch.setattr(schema_registry, "sleep", self.sleep)
+        monkeypatch.setattr(schema_registry, "monotonic", lambda: self.now)
 
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-        pauses.append(seconds)
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses.append(seconds)
 
-    monkeypatch.setattr(schema_registry, "sleep", sleep)
-    monkeypatch.setattr(schema_registry, "monotonic", lambda: now[0])
-    answers = {
-        f"/schemas/{path}": [NOT_FOUND, NOT_FOUND, {"schema": LONG}] for path in ("ids/7", "ids/8", "guids/a")
-    }
+
+def test_the_schemas_that_records_name_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer has them of a node that is ahead: their records counted as bad. Also where others stay
+    unknown: once one did, new ones were not waited for."""
+    time = FakeTime(monkeypatch)
+    late = [NOT_FOUND, NOT_FOUND, {"schema": LONG}]
+    paths = ("ids/7", "guids/a", "ids/10", "ids/11", "ids/12")
+    with registry({f"/schemas/{path}": list(late) for path in paths}) as (asked, served):
+        found = asked.schemas_of_records([7, "a"])
+        assert [getattr(one, "text", None) for one in found.values()] == [LONG, LONG]
+        assert (len(served.asked), time.pauses) == (6, [0.1, 0.2])
+        for known, waits in (10, 6), (11, 5), (12, 4):
+            time.pauses.clear()
+            found = asked.schemas_of_records([known + 100, known, known + 200])
+            strays = [found.pop(known + 100), found.pop(known + 200)]
+            assert [str(stray)[:30] for stray in strays] == [
+                f"There is no schema with id {known + i}" for i in (100, 200)
+            ]
+            assert [getattr(one, "text", None) for one in found.values()] == [LONG]
+            assert len(time.pauses) == waits  # for all of them together
+        time.pauses.clear()
+        time.now += 60
+        asked.schemas_of_records([400])
+        assert len(time.pauses) == 6
+        for id in range(401, 410):
+            time.pauses.clear()
+            asked.schemas_of_records([id])
+        assert time.pauses == [0.1, 0.2]
+
+
+def test_a_schema_that_stays_unknown_is_asked_for_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it takes more than a second to ask for all of them, each batch of records asked for each."""
+    time = FakeTime(monkeypatch)
+    strays = range(5, 10)
+    answers: dict[str, Any] = {}
     with registry(answers) as (asked, served):
-        assert [asked.schema_of_records(key).text for key in (7, "a")] == [LONG, LONG]
-        assert (len(served.asked), sum(pauses) < 1) == (6, True)
-        with pytest.raises(UnknownSchemaError):
-            asked.schema_of_records(9)
-        waited = len(pauses)
-        with pytest.raises(UnknownSchemaError):  # there may be many of them: the first one was waited for
-            asked.schema_of_records(8)
-        assert (len(pauses), served.paths[6:]) == (waited, ["/schemas/ids/9"] * 7 + ["/schemas/ids/8"])
-        now[0] += 6
-        with pytest.raises(UnknownSchemaError):
-            asked.schema_of_records(8)
-        now[0] += 60
-        assert asked.schema_of_records(8).text == LONG
+        asked.schemas_of_records(strays)
+        seen, asks = len(served.asked), []
+        for _ in range(1000):
+            time.now += 1
+            asked.schemas_of_records(strays)
+            asks.append((len(served.asked) - seen) // len(strays))
+            seen = len(served.asked)
+        assert (sum(asks[:100]), sum(asks[100:])) == (7, 15)
+        answers["/schemas/ids/7"] = {"schema": LONG}
+        time.now += 60
+        assert isinstance(asked.schemas_of_records([7, 8])[7], RegisteredSchema)
+
+
+def test_a_thread_that_waits_for_a_schema_does_not_make_it_unknown_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inner: list[Any] = []
+    with registry({"/schemas/ids/7": [NOT_FOUND, NOT_FOUND, {"schema": LONG}]}) as (asked, _):
+
+        def sleep(_: float) -> None:
+            if not inner:
+                inner.append(None)
+                inner.append(asked.schemas_of_records([7])[7])
+
+        monkeypatch.setattr(schema_registry, "sleep", sleep)
+        assert isinstance(asked.schemas_of_records([7])[7], RegisteredSchema)
+        assert isinstance(inner[1], RegisteredSchema)
+
+
+def test_a_column_of_nonsense_does_not_become_a_flood_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "MAX_UNKNOWN", 10)
+    time = FakeTime(monkeypatch)
+    with registry({}) as (asked, served):
+        for _ in range(2):
+            with pytest.raises(RegistryError, match=r"More than 10 schemas .*another registry") as raised:
+                asked.schemas_of_records(range(100_000))
+            assert not isinstance(raised.value, UnknownSchemaError)
+        assert (len(served.asked), time.pauses) == (22, [])
 
 
 def test_each_node_of_a_registry_is_asked_for_a_schema() -> None:
@@ -584,15 +642,19 @@ def test_each_node_of_a_registry_is_asked_for_a_schema() -> None:
         assert (behind.paths, ahead.paths) == (["/schemas/ids/7", "/schemas/ids/8"],) * 2
 
 
-def test_a_schema_is_not_unknown_while_a_node_can_not_be_asked() -> None:
+def test_a_schema_is_not_unknown_while_a_node_can_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its records counted as bad while the node that has it was started again."""
+    monkeypatch.setattr(registry_client, "sleep", lambda _: None)
     answers: dict[str, Any] = {"/schemas/ids/7": [(503, {}, b""), (503, {}, b""), {"schema": LONG}]}
     answers["/schemas/ids/8"] = (503, {}, b"")
     with registry({}) as (_, behind), registry(answers) as (_, ahead):
         asked = SchemaRegistry.from_settings({"registry.url": f"{behind.url},{ahead.url}"})
         assert asked is not None
         assert asked.schema(7).text == LONG
-        with pytest.raises(RegistryError, match="503") as raised:
+        says = (
+            rf"{ahead.url}: HTTP status 503 \(.*There is no schema with id 8 .*{behind.url}.*, but the other"
+        )
+        with pytest.raises(RegistryError, match=says) as raised:
             asked.schema(8)
         assert not isinstance(raised.value, UnknownSchemaError)
 
