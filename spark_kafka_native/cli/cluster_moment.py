@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ..kafka.cluster.metadata import Topic
 
 _LEAST_S = 0.2
-"""For the answers about a group, however many others have not answered."""
+"""For the answers about a group, however many others of its coordinator have not answered."""
 
 
 @dataclass
@@ -28,6 +29,7 @@ class ClusterMoment:
     groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
+    """Groups that may not be described have none."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -35,7 +37,9 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     """Look at these topics, or at all that are not internal, and at the groups that read them. What a part of
     the cluster does not answer is among the ``problems``. Raises `KafkaError` if nothing can be seen.
     """
+    from ..kafka.cluster.coordinators import find_coordinators
     from ..kafka.cluster.offsets import MISSING_MS, try_offsets
+    from ..kafka.cluster.router import CoordinatorKey
     from ..kafka.model import IsolationLevel
 
     moment = ClusterMoment(at=time.monotonic())
@@ -56,17 +60,21 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     moment.problems += [str(error) for error in failed.values()]
     moment.brokers = len(admin.router.snapshot.brokers)
     moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
-    # Of all groups that do not answer: those that do must not wait for them.
-    patience_s = MISSING_MS / 1000
-    for group in admin.list_groups():
-        if group.type in ("share", "streams"):
-            continue
-        asked_at = time.monotonic()
+    groups = {
+        CoordinatorKey.group(group.group_id): group
+        for group in admin.list_groups()
+        if group.type not in ("share", "streams")
+    }
+    find_coordinators(admin.router, list(groups), admin.router.deadline(MISSING_MS))
+    # Of each coordinator, for all of its groups: those of others must not wait for them.
+    patience_s: dict[int | None, float] = defaultdict(lambda: MISSING_MS / 1000)
+    for key, group in groups.items():
+        coordinator, asked_at = admin.router.coordinators.get(key), time.monotonic()
         try:
-            _look_at_group(admin, group, moment, bool(names), max(_LEAST_S, patience_s))
+            _look_at_group(admin, group, moment, bool(names), max(_LEAST_S, patience_s[coordinator]))
         except KafkaError as error:  # a group without permission, or just deleted
             moment.problems.append(str(error))
-            patience_s -= time.monotonic() - asked_at
+            patience_s[coordinator] -= time.monotonic() - asked_at
     return moment
 
 
@@ -95,6 +103,6 @@ def _look_at_group(
     committed = {tp: one.offset for tp, one in offsets.items() if tp in moment.ends}
     if only_these and not committed:
         return
+    moment.groups[name], moment.states[name] = committed, group.state
     is_empty = group.state == "Empty"
-    members = 0 if is_empty else len(admin.describe_groups([name], timeout_s)[name].members)
-    moment.groups[name], moment.states[name], moment.members[name] = committed, group.state, members
+    moment.members[name] = 0 if is_empty else len(admin.describe_groups([name], timeout_s)[name].members)

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from ..kafka.errors import BrokerError, ClientClosedError, KafkaError
+from ..kafka.errors import BrokerError, ClientClosedError, KafkaError, SecurityError
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Includes the characters that change the direction of text, and lone surrogates, which have no UTF-8."""
@@ -180,19 +180,20 @@ def columns_of(stream: TextIO) -> int:
 def act_on_each(names: Iterable[str], act: Callable[[str], None], done: str, *, as_json: bool) -> int:
     """Call ``act`` with each name and report each outcome: ``done``, or the error.
 
-    Returns the exit code: 1 if a name was refused, or failed in another way.
+    Returns the exit code: 1 if a name was refused, or failed in another way. Raises `SecurityError`: the rest
+    is not tried.
     """
     rows: list[dict[str, Any]] = []
     try:
         for name in names:
             try:
                 act(name)
-            except ClientClosedError:
-                raise
+            except (ClientClosedError, SecurityError):
+                raise  # each further login with a wrong password may lock the account
             except KafkaError as error:
                 result = "refused" if isinstance(error, BrokerError) else "failed"
                 rows.append({"name": name, "result": result, "error": str(error)})
-                note(f"{type(error).__name__}: {error}")
+                note(f"{name}: {type(error).__name__}: {error}")
             else:
                 rows.append({"name": name, "result": done, "error": None})
                 if not as_json:

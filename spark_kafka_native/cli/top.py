@@ -137,7 +137,7 @@ def group_rows(now: ClusterMoment, before: ClusterMoment) -> list[dict[str, Any]
             {
                 "group": name,
                 "state": now.states[name],
-                "members": now.members[name],
+                "members": now.members.get(name),
                 "lag": lag,
                 "committed_per_s": round(moved, 1),
                 "behind": None if not lag else f"{lag / moved:.0f} s" if moved else "for ever",

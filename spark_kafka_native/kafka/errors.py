@@ -339,3 +339,10 @@ def with_refused(error: KafkaError, others: Iterable[KafkaError]) -> KafkaError:
     for other in others:
         error.add_note(f"also refused: {other}")
     return error
+
+
+def with_notes(error: KafkaError, other: KafkaError | None) -> KafkaError:
+    """``error`` with the notes of ``other``, in place of which it is raised."""
+    for note in getattr(other, "__notes__", ()):
+        error.add_note(note)
+    return error

@@ -168,8 +168,8 @@ class TokenAdmin(AdminFamily):
     def await_delegation_token(self, token: DelegationToken, timeout: Timeout = None) -> None:
         """Wait until each broker that can be reached knows ``token``: a login before that is refused.
 
-        All are asked at once, again and again. One that is not reached in a third of the time is left out,
-        unless none is reached. Raises `DeadlineExceededError`, `BrokerError`.
+        All are asked at once, again and again. One that has not answered in a third of the time is left out,
+        unless none has. Raises `DeadlineExceededError`, `BrokerError`.
         """
         limit = self._limit(timeout)
         patience_ms = limit.remaining_ms * UNREACHED_SHARE
@@ -201,12 +201,12 @@ class _Unaware:
     def __init__(self, token_id: str, brokers: Iterable[int]) -> None:
         self._token_id = token_id
         self.brokers = set(brokers)
-        self._is_any_reached = False
+        self._reached: set[int] = set()
 
     def note(self, node_id: int, response: DescribeDelegationTokenResponse) -> None:
         """The response of a broker. Raises `BrokerError` for a refusal."""
         refuse(ItemResult("delegation tokens", response.error_code), "describing")
-        self._is_any_reached = True
+        self._reached.add(node_id)
         if not any(one.token_id == self._token_id for one in response.tokens):
             raise IncompleteResponseError(f"broker {node_id} does not know {self._token_id} yet")
         self.brokers.discard(node_id)
@@ -215,9 +215,10 @@ class _Unaware:
         """Raise the failure for which to go on, or to give up."""
         final = [error for error in failures.values() if not is_retriable(error)]
         unaware = [error for error in failures.values() if isinstance(error, IncompleteResponseError)]
-        if not is_patient and self._is_any_reached and not final:
-            self.brokers -= {node for node, error in failures.items() if error not in unaware}
-            failures = dict(enumerate(unaware))
+        if not is_patient and self._reached and not final:
+            # One that has answered before may merely be late: it lacked the token.
+            self.brokers -= failures.keys() - self._reached
+            failures = {node: error for node, error in failures.items() if node in self._reached}
         for error in (*final, *unaware, *failures.values()):
             raise error
 

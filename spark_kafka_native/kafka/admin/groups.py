@@ -22,6 +22,7 @@ from ..errors import (
     OffsetOutOfRangeError,
     ProtocolError,
     UnsupportedVersionError,
+    with_notes,
     with_refused,
 )
 from ..group.committed_offsets import all_committed_offsets, commit_offsets
@@ -296,7 +297,8 @@ class GroupAdmin(AdminFamily):
             if error.error_code not in _HAS_MEMBERS:
                 raise
             says = "the group has members, which commit for themselves: stop them first"
-            raise BrokerError(error.error_code, f"resetting offsets of group {group_id}", says) from error
+            where = f"resetting offsets of group {group_id}"
+            raise with_notes(BrokerError(error.error_code, where, says), error) from error
         return offsets
 
     def delete_group_offsets(

@@ -160,20 +160,26 @@ def commit_offsets(
     deadline: Deadline | None = None,
 ) -> None:
     """Commit the offset of the next record to read for each partition. Many thousands of them take several
-    requests: after an error, those of earlier requests are committed.
+    requests: after an error, those of earlier requests are committed, and its notes name them.
 
     The group must have no members: they commit for themselves, and the coordinator refuses commits of others
     (UNKNOWN_MEMBER_ID). Raises `BrokerError`, `DeadlineExceededError`.
     """
     limit = deadline or router.deadline()
+    earlier: list[TopicPartition] = []
     for some in split_commit(group_id, positions):
-        send_to_coordinator(
-            router,
-            CoordinatorKey.group(group_id),
-            build_offset_commit(group_id, some),
-            lambda response, some=some: read_offset_commit(response, group_id, some),  # type: ignore[misc]
-            limit,
-        )
+        try:
+            send_to_coordinator(
+                router,
+                CoordinatorKey.group(group_id),
+                build_offset_commit(group_id, some),
+                lambda response, some=some: read_offset_commit(response, group_id, some),  # type: ignore[misc]
+                limit,
+            )
+        except KafkaError as error:
+            _add_stored(error, earlier)
+            raise
+        earlier += some
 
 
 def build_offset_commit(
@@ -236,7 +242,12 @@ def read_offset_commit(
         return
     raised = next(filter(is_retriable, refused.values()), next(iter(refused.values())))
     with_refused(raised, (other for other in refused.values() if other is not raised))
-    if stored := sorted(str(tp) for tp in positions if tp not in refused):
-        more = f" and {len(stored) - 10} more" if len(stored) > 10 else ""
-        raised.add_note(f"committed nevertheless: {', '.join(stored[:10])}{more}")
+    _add_stored(raised, [tp for tp in positions if tp not in refused])
     raise raised
+
+
+def _add_stored(error: KafkaError, stored: Collection[TopicPartition]) -> None:
+    names = sorted(map(str, stored))
+    if names:
+        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+        error.add_note(f"committed nevertheless: {', '.join(names[:10])}{more}")

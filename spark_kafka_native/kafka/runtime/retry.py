@@ -9,7 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import BrokerError, DeadlineExceededError, IncompleteResponseError, KafkaError, NetworkError
+from ..errors import (
+    BrokerError,
+    DeadlineExceededError,
+    IncompleteResponseError,
+    KafkaError,
+    NetworkError,
+    with_notes,
+)
 from .deadline import Deadline
 from .log_throttle import LogThrottle
 
@@ -57,7 +64,7 @@ def retry(  # noqa: PLR0913 - time and randomness come in as arguments
     ``between`` is called with each retriable failure before the wait (to refresh what the failure proved
     stale); an error that it raises counts as a failed attempt. Raises the error of ``operation`` if that is
     not retriable, else `DeadlineExceededError` with ``what`` in its message; its cause is the last failure
-    that was not merely a lack of time.
+    that was not merely a lack of time, with the notes of that.
     """
     attempt = 0
     telling: KafkaError | None = None
@@ -80,9 +87,8 @@ def retry(  # noqa: PLR0913 - time and randomness come in as arguments
         attempt += 1
         if delay_ms >= deadline.remaining_ms:
             tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
-            raise DeadlineExceededError(
-                f"{what} did not succeed in time ({tries}); the last: {telling}"
-            ) from telling
+            says = f"{what} did not succeed in time ({tries}); the last: {telling}"
+            raise with_notes(DeadlineExceededError(says), telling) from telling
         _THROTTLED_LOG.info(
             what, "%s: attempt %d failed, another in %d ms: %s", what, attempt, delay_ms, failure
         )

@@ -387,6 +387,27 @@ def test_each_name_is_tried_also_if_one_does_not_answer(
     assert "COORDINATOR_NOT_AVAILABLE" in rows[0]["error"]
 
 
+def test_the_line_of_a_failure_names_what_it_is_about(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["topics", "delete", "gone", "orders", "-b", broker.bootstrap_servers]
+    assert main(command) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["gone", "orders"]
+
+
+def test_a_wrong_password_is_tried_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each login locks the account a little more."""
+    login = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", "sasl.username=u"]
+    options = [part for one in [*login, "sasl.password=wrong"] for part in ("-X", one)]
+    with MockBroker(users={"u": "p"}) as broker:
+        command = ["topics", "delete", *"abc", "-b", broker.bootstrap_servers, *options, "--json"]
+        assert main(command) == 1
+        assert len(broker.asked("SaslHandshake")) == 1
+    printed = capsys.readouterr()
+    assert (json.loads(printed.out), printed.err.count("AuthenticationError")) == ([], 1)
+
+
 def test_acls_that_were_removed_beside_one_that_was_refused_are_not_none(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

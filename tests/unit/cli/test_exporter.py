@@ -21,7 +21,9 @@ from spark_kafka_native.cli import cluster_moment
 from spark_kafka_native.cli.cluster_moment import ClusterMoment
 from spark_kafka_native.cli.exporter import WatchedCluster, _address
 from spark_kafka_native.cli.main import main
+from spark_kafka_native.cli.top import group_rows
 from spark_kafka_native.kafka import Admin, GroupConsumer
+from spark_kafka_native.kafka.cluster.router import CoordinatorKey
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
@@ -120,21 +122,24 @@ def test_a_group_that_has_committed_nothing_is_seen_unless_topics_are_named(
     assert moment.members == dict.fromkeys(seen, 0)
 
 
-def test_a_group_whose_members_can_not_be_seen_is_not_seen() -> None:
-    """It was in the view, without its members, and ended the view."""
+def test_a_group_whose_members_may_not_be_described_has_its_lag() -> None:
+    """It ended the view, later it was not in it."""
+    tp = TopicPartition("orders", 0)
 
     class Refusing:
         def group_offsets(self, _name: str, _timeout: float) -> dict[TopicPartition, Any]:
-            return {}
+            return {tp: SimpleNamespace(offset=3)}
 
         def describe_groups(self, names: list[str], _timeout: float) -> Any:
             raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, names[0])
 
     admin: Any = Refusing()
-    moment = ClusterMoment(at=0.0)
+    moment = ClusterMoment(at=0.0, ends={tp: 5})
     with pytest.raises(BrokerError, match="g: GROUP_AUTHORIZATION_FAILED"):
         cluster_moment._look_at_group(admin, listed("g", "Stable"), moment, False, 1.0)
-    assert moment.groups == moment.states == moment.members == {}
+    assert (moment.states, moment.members) == ({"g": "Stable"}, {})
+    [row] = group_rows(moment, moment)
+    assert (row["lag"], row["members"]) == (2, None)
 
 
 def test_groups_that_answer_do_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,12 +156,15 @@ def test_groups_that_answer_do_not_wait_for_others(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(cluster_moment, "_look_at_group", look)
     monkeypatch.setattr(cluster_moment, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    names = ["one", "silent 1", "silent 2", "two", "silent 3"]
+    names = ["one", "silent 1", "silent 2", "two", "silent 3", "other broker", "silent other"]
     with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
         monkeypatch.setattr(admin, "list_groups", lambda: [listed(name) for name in names])
+        for name in names:
+            admin.router.coordinators.note(CoordinatorKey.group(name), 2 if "other" in name else 1)
         moment = cluster_moment.look_at_cluster(admin, [])
-    assert (list(moment.groups), moment.problems) == (["one", "two"], names[1:3] + names[4:])
-    assert given == [(name, 5.0 if index < 2 else 0.2) for index, name in enumerate(names)]
+    assert list(moment.groups) == ["one", "two", "other broker"]
+    assert moment.problems == ["silent 1", "silent 2", "silent 3", "silent other"]
+    assert given == [(name, 0.2 if 2 <= index < 5 else 5.0) for index, name in enumerate(names)]
 
 
 def test_a_topic_that_is_gone_does_not_hide_the_others_that_were_named() -> None:

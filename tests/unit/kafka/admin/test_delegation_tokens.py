@@ -237,6 +237,14 @@ def test_a_broker_that_lags_behind_is_named_at_the_end(three: ScriptedCluster) -
     assert questions(three)[:2] == [1, 1]
 
 
+def test_a_broker_that_lacked_the_token_and_is_late_later_does_not_know_it(three: ScriptedCluster) -> None:
+    """It was left out as one that is down where the end of the time cut its answer short."""
+    three[3].push(DescribeDelegationTokenRequest, knowing("t0"))
+    three[3].on(DescribeDelegationTokenRequest, Silence)
+    with pytest.raises(DeadlineExceededError, match="waiting for delegation token t1"):
+        await_token(three, 3)
+
+
 @pytest.mark.parametrize("dead", [1, 3])
 @pytest.mark.parametrize("way", ["stops", "is silent"])
 def test_a_dead_broker_does_not_use_up_the_wait_for_the_others(

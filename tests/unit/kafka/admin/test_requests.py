@@ -435,6 +435,27 @@ def test_a_refused_reset_is_raised(
     assert raised.value.error_code is code
 
 
+def test_a_reset_that_is_refused_until_its_time_is_over_says_what_has_moved(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    for tp in (A0, A1):
+        cluster.logs[tp].append([b"0"])
+    codes = [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    parts = [
+        OffsetCommitResponsePartition(partition_index=i, error_code=code) for i, code in enumerate(codes)
+    ]
+    response = OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="a", partitions=parts)])
+    answer_all(cluster, OffsetCommitRequest, response)
+    with pytest.raises(DeadlineExceededError, match="a-1 in group g: UNKNOWN_TOPIC_OR_PARTITION") as late:
+        admin.reset_offsets("g", {A0: 1, A1: 1}, 0.3)
+    assert late.value.__notes__ == ["committed nevertheless: a-0"]
+    parts[1] = replace(parts[1], error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+    answer_all(cluster, OffsetCommitRequest, response)
+    with pytest.raises(BrokerError, match="stop them first") as refused:
+        admin.reset_offsets("g", {A0: 1, A1: 1})
+    assert refused.value.__notes__ == ["committed nevertheless: a-0"]
+
+
 def test_a_partition_that_is_gone_has_neither_an_end_nor_an_error(
     cluster: ScriptedCluster, admin: Admin
 ) -> None:

@@ -229,8 +229,11 @@ def test_each_part_of_a_commit_is_a_request() -> None:
         assert broker.committed("g") == {tp: tp.partition for tp in positions}
         later = {tp: OffsetToCommit(offset=7, metadata="m" * 4_096) for tp in positions}
         broker.on("OffsetCommit", partition=299).fail("TOPIC_AUTHORIZATION_FAILED")
-        with pytest.raises(BrokerError, match="t-299 in group g: TOPIC_AUTHORIZATION_FAILED"):
+        with pytest.raises(BrokerError, match="t-299 in group g: TOPIC_AUTHORIZATION_FAILED") as refused:
             commit_offsets(router, "g", later)
+        own, earlier = (note.split() for note in refused.value.__notes__)
+        assert own[:2] == earlier[:2] == ["committed", "nevertheless:"]
+        assert int(own[-2]) + int(earlier[-2]) == 299 - 20  # ten of each are named
         assert broker.committed("g") == {**dict.fromkeys(positions, 7), TopicPartition("t", 299): 299}
         router.close()
 
