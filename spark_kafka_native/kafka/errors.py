@@ -60,6 +60,13 @@ class AuthenticationError(SecurityError):
     """Broker and client don't accept each other's credentials. Final: trying again locks accounts."""
 
 
+def may_pass(error: KafkaError) -> bool:
+    """True for a failure to connect that may pass by itself where connections were possible before: a broker
+    with a certificate that is out of date, or a file that is being replaced.
+    """
+    return isinstance(error, SecurityError | ConfigError) and not isinstance(error, AuthenticationError)
+
+
 class RequestTimedOutError(NetworkError):
     """No answer within the request timeout; the connection was closed so that a late answer can match
     nothing.

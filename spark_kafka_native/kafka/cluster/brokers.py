@@ -9,7 +9,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 from ..config.client_config import CANONICAL, ClientConfig, split_address
@@ -64,6 +64,8 @@ class Brokers:
     def _start_empty(self) -> None:
         self._connections: dict[tuple[int, str], tuple[Connection, str, int]] = {}
         self._bootstrapped: Connection | None = None
+        self._leaving: list[Connection] = []
+        """Replaced by others, but their requests are not answered yet."""
         self._connecting: dict[tuple[int, str], DeadlineLock] = {}
         self.outages = Outages()
         """The brokers that cannot be connected to."""
@@ -131,18 +133,34 @@ class Brokers:
 
     def live(self) -> list[Connection]:
         """Connections that can be used without waiting for a new one; includes the bootstrap connection."""
-        return [one for one in self._known() if one.alive() and not one.renewal_due]
+        self._leaving = [one for one in self._leaving if not one.wind_down()]
+        usable = (one for one in self._known() if not one.retired)
+        return [one for one in usable if one.alive() and not one.renewal_due]
+
+    def start_again(self) -> None:
+        """Use none of the present connections any more, as their brokers are not those of the cluster now."""
+        for connection in self._known():
+            self._let_go(connection)
+        self._connections.clear()
+        self._bootstrapped = None
+
+    def _let_go(self, connection: Connection) -> None:
+        """Close ``connection`` once the requests in flight are answered: others wait for them, and a request
+        that is cut would be written twice.
+        """
+        if not connection.wind_down():
+            self._leaving.append(connection)
 
     def _known(self) -> list[Connection]:
         known = [connection for connection, _, _ in list(self._connections.values())]
         bootstrapped = self._bootstrapped
-        return known if bootstrapped is None else [*known, bootstrapped]
+        return [*known, *self._leaving] if bootstrapped is None else [*known, bootstrapped, *self._leaving]
 
     def bootstrap(self, deadline: Deadline) -> Connection:
         """A connection to any bootstrap address that answers, tried in random order.
 
-        Raises `NetworkError` with the cause of each failure; an error of TLS or of the version if all of them
-        failed for that reason.
+        Raises `NetworkError` with the cause of each failure; an error of TLS or of the protocol if all of
+        them failed for that reason.
         """
         known = self._connections
         left = random.sample(self._config.bootstrap_servers, len(self._config.bootstrap_servers))
@@ -153,9 +171,12 @@ class Brokers:
             address = left.pop(0)
             try:
                 hosts = self._hosts(address, share) if canonical else [split_address(address)]
-                self._bootstrapped = connection = self._open_any(hosts, share)
+                connection = self._open_any(hosts, share)
+                former, self._bootstrapped = self._bootstrapped, connection
+                if former is not None:
+                    self._let_go(former)
                 return self._unless_closed(connection, known)
-            except (NetworkError, SecurityError) as error:
+            except (NetworkError, ProtocolError, SecurityError) as error:
                 if isinstance(error, AuthenticationError):
                     raise  # the other brokers would refuse it as well, and the account might be locked
                 failures[address] = error
@@ -173,7 +194,7 @@ class Brokers:
             share = deadline.within_ms(deadline.remaining_ms / (len(hosts) - i))
             try:
                 return self._dial(host, port, share)
-            except (NetworkError, SecurityError) as error:
+            except (NetworkError, ProtocolError, SecurityError) as error:
                 if isinstance(error, AuthenticationError) or len(hosts) == 1:
                     raise
                 failures[f"{host}:{port}"] = error
@@ -185,13 +206,10 @@ class Brokers:
 
     def close(self) -> None:
         """Close every connection."""
-        known, bootstrapped = self._connections, self._bootstrapped
+        known = self._known()
         # First: from here on, a thread that is connecting closes its connection by itself.
         self._start_empty()
-        everything = [connection for connection, _, _ in list(known.values())]
-        if bootstrapped is not None:
-            everything.append(bootstrapped)
-        for connection in everything:
+        for connection in known:
             connection.close()
 
     def end(self, error: KafkaError) -> None:
@@ -205,9 +223,7 @@ class Brokers:
 
     def _disown(self) -> None:
         # The connections are the parent's.
-        inherited = [connection for connection, _, _ in self._connections.values()]
-        if self._bootstrapped is not None:
-            inherited.append(self._bootstrapped)
+        inherited = self._known()
         self._start_empty()
         for connection in inherited:
             connection.forget()
@@ -224,7 +240,7 @@ class Brokers:
             # one is answered.
             connection.retire(deadline)
             return None
-        connection.close()
+        self._let_go(connection)
         return None
 
     def _adopt(self, broker: Broker) -> Connection | None:
@@ -273,9 +289,13 @@ def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> Kafk
     """One error for the failures of all bootstrap addresses, of their own type if they agree on it."""
     told = ((address, str(failures[address])) for address in addresses if address in failures)
     causes = "; ".join(text if address in text else f"{address}: {text}" for address, text in told)
-    kinds = {type(error) for error in failures.values()}
-    kind = kinds.pop() if len(kinds) == 1 else NetworkError
-    return kind(f"no bootstrap server could be reached: {causes}")
+    return kind_of(failures.values())(f"no bootstrap server could be reached: {causes}")
+
+
+def kind_of(failures: Collection[KafkaError]) -> type[KafkaError]:
+    """The type of one error for all of ``failures``: their own if they agree on it."""
+    kinds = {type(error) for error in failures}
+    return kinds.pop() if len(kinds) == 1 else NetworkError
 
 
 class _Outage:
@@ -335,7 +355,7 @@ class Outages:
                 with contextlib.suppress(RuntimeError):  # no thread can be started while the interpreter ends
                     timer.start()
             yield
-        except (NetworkError, ProtocolError) as error:
+        except KafkaError as error:
             outage.error = to_keep(error)
             raise
         else:

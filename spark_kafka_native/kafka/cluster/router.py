@@ -19,7 +19,17 @@ from uuid import UUID
 
 from ..config.client_config import ClientConfig
 from ..error_code import ErrorCode
-from ..errors import BrokerError, ClientClosedError, ConfigError, KafkaError, NetworkError, own_copy
+from ..errors import (
+    AuthenticationError,
+    BrokerError,
+    ClientClosedError,
+    ConfigError,
+    KafkaError,
+    NetworkError,
+    ProtocolError,
+    SecurityError,
+    own_copy,
+)
 from ..model import Broker, TopicPartition
 from ..network.connection import Connection
 from ..observe import catalogue as metric
@@ -31,7 +41,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
 from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
-from .brokers import Brokers
+from .brokers import Brokers, kind_of
 from .metadata import ClusterMetadata, leader_changes, topics_named
 from .retry_policy import DeletedTopics, RetryPolicy
 
@@ -41,6 +51,8 @@ _LOG = logging.getLogger("spark_kafka_native.cluster")
 
 WARM_ROUTERS = 8
 """The number of unused routers of a process that stay connected."""
+LEAST_SHARE = 8
+"""Known brokers are asked until this part of the time for all of them is left."""
 SHOWN_CHANGES = 5
 """The number of leader changes in a log line: a broker that stops hands over thousands of partitions."""
 
@@ -117,6 +129,9 @@ class Router:
 
         def ask() -> ClusterMetadata:
             response = self.ask_any(request, deadline)
+            if response.error_code is ErrorCode.REBOOTSTRAP_REQUIRED:  # KIP-1102
+                self._brokers.start_again()
+                response = self._brokers.bootstrap(deadline).send(request, deadline=deadline)
             if response.error_code:
                 raise BrokerError(response.error_code, "Metadata")
             self._learn(self._metadata.updated(response, wanted))
@@ -210,7 +225,8 @@ class Router:
 
     def ask_any(self, request: Request[R], deadline: Deadline) -> R:
         """One attempt at ``request``: live connections, then the known brokers, then the bootstrap addresses
-        again (KIP-899: all brokers may have moved). Raises the failures of all.
+        again (KIP-899: all brokers may have moved). Raises the failures of all, `AuthenticationError` at
+        once: the others would refuse it as well, and the account might be locked.
         """
         failures: list[KafkaError] = []
         for connect in self._ways(deadline):
@@ -218,12 +234,16 @@ class Router:
                 break
             try:
                 return connect().send(request, deadline=deadline)
-            except NetworkError as error:
+            except AuthenticationError:
+                raise
+            except (NetworkError, ProtocolError, SecurityError) as error:
                 failures.append(error)
         if len(failures) == 1:
             raise failures[0]
         causes = "; ".join(dict.fromkeys(str(error) for error in failures)) or "no time was left"
-        raise NetworkError(f"no broker answered {request.api_name()}: {causes}")
+        may_pass = any(isinstance(error, NetworkError) for error in failures)
+        kind = NetworkError if may_pass else kind_of(failures)
+        raise kind(f"no broker answered {request.api_name()}: {causes}")
 
     def retry(
         self,
@@ -324,9 +344,18 @@ class Router:
         for connection in live:
             yield lambda connection=connection: connection  # type: ignore[misc]
         # At most half of the remaining time, so that brokers which are gone for good leave time for the
-        # bootstrap servers.
-        for broker in self._metadata.brokers.values():
-            share = deadline.within_ms(deadline.remaining_ms / 2)
+        # bootstrap servers. Those that did not answer before are asked last, and those for which little time
+        # is left next time: they must not count as unreachable after a moment.
+        whole_ms = deadline.remaining_ms / 2
+        known = deadline.within_ms(whole_ms)
+        brokers = sorted(
+            self._metadata.brokers.values(),
+            key=lambda broker: 0.0 if self.outage(broker.node_id) is None else 1.0 + random.random(),
+        )
+        for broker in brokers:
+            if known.remaining_ms < whole_ms / LEAST_SHARE:
+                break
+            share = known.within_ms(known.remaining_ms / 2)
             yield lambda broker=broker, share=share: self._brokers.connection(broker, share)  # type: ignore[misc]
         yield lambda: self._brokers.bootstrap(deadline)
 

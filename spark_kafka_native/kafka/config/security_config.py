@@ -448,12 +448,13 @@ def _settle_msk(config: SecurityConfig) -> None:
 
 
 def _settle_kerberos(config: SecurityConfig) -> None:
-    """Java's default for the mechanism is GSSAPI; here only where there is a login for it."""
+    """Java's default for the mechanism is GSSAPI; here only where there is, or may be, a login for it."""
     if config.mechanism is not None or not config.uses_sasl:
         return
     jaas = _jaas_of(config)
     has_login = config.kerberos_principal is not None or config.kerberos_keytab is not None
-    if has_login or (jaas is not None and jaas.module == KRB5_MODULE):
+    has_reference = jaas is None and config.jaas_config is not None
+    if has_login or has_reference or (jaas is not None and jaas.module == KRB5_MODULE):
         object.__setattr__(config, "mechanism", "GSSAPI")
 
 

@@ -7,6 +7,7 @@ the traffic.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ class Connection(RequestPipeline):
         super().__init__(transport, framing, config.request_timeout_ms)
         self._config = config
         self.retired = False
-        """True once `retire` has begun. Guarded by the lock."""
+        """True once `retire` or `wind_down` has begun. Guarded by the lock."""
         self.negotiated = Negotiated(api_versions={})
         """The result of the handshake."""
         self.session_lifetime = SessionLifetime()
@@ -145,22 +146,38 @@ class Connection(RequestPipeline):
         """Take no more requests, wait for the responses in flight, and close: nothing is lost or reordered.
 
         Raises `NetworkError` if responses are still missing at ``deadline``; threads that wait for them keep
-        waiting.
+        waiting. Responses of requests that were abandoned are waited for until they are overdue.
+        """
+        missing = self.drain(deadline.within_ms(self._take_no_more()))
+        if missing is not None and self._take_no_more() > 0:
+            raise NetworkError(
+                f"{self.address}: this connection ends, but {missing.what} is not answered yet"
+            )
+        self.close()
+
+    def wind_down(self) -> bool:
+        """As `retire` without waiting: True if it is closed now, else call it again."""
+        is_overdue = self._take_no_more() <= 0
+        self.poll()
+        if is_overdue or not (self.in_flight or self.has_unwritten):
+            self.close()
+        return self.closed
+
+    def _take_no_more(self) -> float:
+        """The milliseconds after which the requests in flight are overdue, if all of them are abandoned: the
+        others have a time limit of their own.
         """
         with self.lock:
             self.retired = True
-        if (missing := self.drain(deadline)) is not None:
-            raise NetworkError(
-                f"{self.address}: the SASL session ends, but {missing.what} is not answered yet"
-            )
-        self.close()
+            in_flight = list(self._in_flight)
+        if not in_flight or not all(pending.abandoned for pending in in_flight):
+            return math.inf
+        return self.request_timeout_ms - (time.monotonic() - in_flight[-1].sent_at) * 1000
 
     def _raise_if_unusable(self) -> None:
         super()._raise_if_unusable()
         if self.retired or self.session_lifetime.expired:
-            raise NetworkError(
-                f"{self.address}: the SASL session of this connection ends; another one takes over"
-            )
+            raise NetworkError(f"{self.address}: this connection ends; another one takes over")
 
     def _explain_hang_up(self, error: KafkaError) -> KafkaError:
         security = self._config.security

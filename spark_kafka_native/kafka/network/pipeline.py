@@ -40,6 +40,9 @@ _THROTTLED_LOG = LogThrottle(_LOG)
 
 READER_LOOK_MS = 50
 """How soon a writer that waits while another thread reads finds that it does so no more."""
+UNUSED_MS = 1_000
+"""A new connection is not idle before, even with a lower ``connections.max.idle.ms``: it would be closed
+before its first request."""
 MAX_MUTED_MS = 60_000
 """The maximum throttle time that is respected: a corrupt or hostile broker must not mute this client for
 days."""
@@ -192,6 +195,8 @@ class RequestPipeline:
         """
         if self._in_flight or self.closed:
             return
+        if max_idle_ms >= 0 and not self._served:
+            max_idle_ms = max(max_idle_ms, UNUSED_MS)
         if 0 <= max_idle_ms < (time.monotonic() - self._used_at) * 1000:
             self.close()
         else:

@@ -24,10 +24,14 @@ T = TypeVar("T")
 _THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.network"))
 
 
+LEAST_LONG_MS = 50
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
     """Exponential backoff with jitter of 20 % (KIP-580): ``first_ms``, doubled per attempt up to
-    ``max_ms``.
+    ``max_ms``. With 0 it begins with 1 ms, and ends with `LEAST_LONG_MS`: a broker that is down must not be
+    connected to without a pause.
     """
 
     first_ms: int
@@ -36,7 +40,8 @@ class Backoff:
     def delay_ms(self, attempt: int, uniform: Callable[[float, float], float] = random.uniform) -> float:
         """Milliseconds to wait after the ``attempt``-th failure (from 0)."""
         # 2**30 times the smallest first_ms exceeds any cap; the bound keeps the power from growing.
-        return min(self.max_ms, self.first_ms * 2.0 ** min(attempt, 30)) * uniform(0.8, 1.2)
+        longest_ms = self.max_ms or LEAST_LONG_MS
+        return min(longest_ms, max(1, self.first_ms) * 2.0 ** min(attempt, 30)) * uniform(0.8, 1.2)
 
 
 def is_retriable(error: KafkaError) -> bool:

@@ -257,6 +257,8 @@ def _call(name: str, security: SecurityConfig) -> tuple[str, float | None]:
         found: Any = provider()
     except KafkaError:
         raise
+    except OSError as error:  # a time-out, a connection that is refused: it is asked again
+        raise NetworkError(f"the token provider {name} failed with {type(error).__name__}") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's; its words may hold the token
         raise AuthenticationError(f"the token provider {name} failed with {type(error).__name__}") from None
     token, expires_ms = found if isinstance(found, tuple) and len(found) == 2 else (found, None)

@@ -12,7 +12,14 @@ from collections.abc import Callable, Collection
 
 from ...cluster.metadata import ClusterMetadata
 from ...cluster.router import Router
-from ...errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError, SecurityError
+from ...errors import (
+    BrokerError,
+    ConfigError,
+    DeadlineExceededError,
+    KafkaError,
+    SecurityError,
+    may_pass,
+)
 from ...model import TopicPartition
 from ...network.connection import Connection
 from ...protocol.api.transactions import InitProducerIdRequest
@@ -67,6 +74,7 @@ class BackgroundLookups:
         self._asking_metadata: frozenset[str] = frozenset()
         self._metadata_not_before: dict[str, float] = {}
         self._metadata_failures: dict[str, int] = {}
+        self._has_connected = False
         self._asking_producer_id = False
         self._producer_id_not_before = 0.0
         self._producer_id_failures = 0
@@ -201,6 +209,7 @@ class BackgroundLookups:
     def _connected(self, broker: BrokerConnection, connection: Connection) -> None:
         broker.connecting = False
         broker.failures = 0
+        self._has_connected = True
         if broker.in_flight and broker.connection is not None and not broker.connection.closed:
             # The broker's address changed back and forth: the connection in use is right again, and answers
             # come on it.
@@ -211,7 +220,7 @@ class BackgroundLookups:
 
     def _not_connected(self, broker: BrokerConnection, error: KafkaError) -> KafkaError | None:
         broker.connecting = False
-        if _is_final(error):
+        if self._is_final(error):
             return error
         self.unreachable(broker, error)
         return None
@@ -219,7 +228,9 @@ class BackgroundLookups:
     def _refreshed(self, topics: Collection[str], error: KafkaError | None) -> KafkaError | None:
         self._asking_metadata = frozenset()
         self.unsure -= set(topics)
-        if error is not None and _is_final(error):
+        if error is None:
+            self._has_connected = True
+        elif self._is_final(error):
             return error
         metadata, now = self._topics.metadata, self._timer.clock()
         known = {name for name in topics if error is None and is_known(metadata, name)}
@@ -246,13 +257,20 @@ class BackgroundLookups:
         ):
             where = f"{error.where} (enable.idempotence=false does without a producer id)"
             return BrokerError(error.error_code, where, error.message, error.operation)
-        if _is_final(error):
+        if self._is_final(error):
             return error
         self._producer_id_not_before = self._timer.clock() + self._delay_s(self._producer_id_failures)
         self._producer_id_failures += 1
         self._timer.by(self._producer_id_not_before)
         self._queues.held_up(error)
         return None
+
+    def _is_final(self, error: KafkaError) -> bool:
+        """True if ``error`` ends the producer: credentials that were refused once must not be tried for
+        minutes, which locks accounts; other settings must be right at first contact."""
+        if self._has_connected and may_pass(error):
+            return False
+        return isinstance(error, SecurityError | ConfigError)
 
     def _delay_s(self, failures: int) -> float:
         return self._backoff.delay_ms(failures) / 1000
@@ -303,12 +321,6 @@ class TransactionPartitions:
             self._transaction.fatal(error)
         self.adding = False
         return None if abortable else error
-
-
-def _is_final(error: KafkaError) -> bool:
-    """True if ``error`` ends the producer: credentials that were refused once must not be tried for minutes,
-    which locks accounts."""
-    return isinstance(error, SecurityError | ConfigError)
 
 
 def is_known(metadata: ClusterMetadata, topic: str) -> bool:

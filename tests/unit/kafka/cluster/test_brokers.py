@@ -13,7 +13,13 @@ import pytest
 from spark_kafka_native.kafka.cluster.brokers import Brokers
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.errors import AuthenticationError, NetworkError, SecurityError, UnreachableError
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    NetworkError,
+    ProtocolError,
+    SecurityError,
+    UnreachableError,
+)
 from spark_kafka_native.kafka.model import Broker
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -25,7 +31,7 @@ class Opened:
     """A connection of which only the address matters."""
 
     metrics: Any = None
-    closed = renewal_due = False
+    closed = renewal_due = retired = answers = False
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -35,6 +41,10 @@ class Opened:
 
     def close(self) -> None:
         self.closed = True
+
+    def wind_down(self) -> bool:
+        self.retired, self.closed = True, self.answers
+        return self.closed
 
 
 class Opening:
@@ -102,11 +112,14 @@ def test_refused_credentials_are_shown_to_one_bootstrap_server_only() -> None:
     assert len(opening.opened) == 1
 
 
-def test_a_bootstrap_server_with_a_wrong_certificate_keeps_no_other_from_being_asked(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "error", [SecurityError("wrong certificate"), ProtocolError("this is HTTP")], ids=str
+)
+def test_a_bootstrap_server_that_is_no_broker_keeps_no_other_from_being_asked(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(random, "sample", lambda servers, _count: list(servers))  # in their order
-    opening = Opening(one=SecurityError("wrong certificate"))
+    opening = Opening(one=error)
     brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092", "two:9092")), opening)
     assert brokers.bootstrap(Deadline.after_ms(SOON)).address == "two:9092"
     assert opening.opened == ["one:9092", "two:9092"]
@@ -138,7 +151,30 @@ def test_a_broker_with_another_address_is_connected_to_there() -> None:
         assert brokers.ready(place) is None
         assert brokers.connection(place, Deadline.after_ms(SOON)).address == f"{place.host}:{place.port}"
         assert brokers.ready(place) is opening.made[-1]
-    assert [one.closed for one in opening.made] == [True, True, False]
+    # Others may wait for answers: requests that are cut are sent again.
+    assert [one.retired for one in opening.made] == [True, True, False]
+    assert not any(one.closed for one in opening.made)
+    opening.made[0].answers = True
+    assert brokers.live() == opening.made[2:]
+    assert [one.closed for one in opening.made] == [True, False, False]
+    brokers.close()
+    assert all(one.closed for one in opening.made)
+
+
+def test_connections_of_a_former_cluster_take_nothing_more() -> None:
+    opening = Opening()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
+    brokers.bootstrap(Deadline.after_ms(SOON))
+    brokers.connection(Broker(node_id=1, host="two", port=9092), Deadline.after_ms(SOON))
+    brokers.start_again()
+    assert brokers.live() == []
+    assert all(one.retired for one in opening.made)
+    again = brokers.bootstrap(Deadline.after_ms(SOON))
+    assert brokers.live() == [again]
+    brokers.bootstrap(Deadline.after_ms(SOON))
+    assert opening.made[2].retired
+    brokers.close()
+    assert all(one.closed for one in opening.made)
 
 
 def test_names_stay_as_they_are_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,15 @@ import pytest
 from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError, SecurityError
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    BrokerError,
+    DeadlineExceededError,
+    NetworkError,
+    ProtocolError,
+    SecurityError,
+)
+from spark_kafka_native.kafka.model import Broker, TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -71,13 +78,22 @@ class FakeConnection:
         return answer
 
 
+def gone(*nodes: int) -> dict[int, Exception]:
+    return {node: NetworkError(f"broker {node} is gone") for node in nodes}
+
+
 class FakeBrokers:
     def __init__(self) -> None:
         self.answers: list[Any] = [metadata()]
         self.sent: list[tuple[str, Any, float | None, Deadline | None]] = []
         self.connected: list[tuple[int, float, str]] = []
         self.idle: list[FakeConnection] = []
-        self.refused: set[int] = set()
+        self.refused: dict[int, Exception] = {}
+        self.silent: set[int] = set()
+        self.down: set[int] = set()
+        self.outages = SimpleNamespace(error=lambda node: NetworkError("down") if node in self.down else None)
+        self.clock = 0.0
+        self.started_again = 0
 
     @property
     def asked(self) -> list[str]:
@@ -86,14 +102,22 @@ class FakeBrokers:
     def connection(self, broker: Any, deadline: Deadline, channel: str = "") -> FakeConnection:
         self.connected.append((broker.node_id, deadline.remaining_ms, channel))
         if broker.node_id in self.refused:
-            raise NetworkError(f"broker {broker.node_id} is gone")
+            raise self.refused[broker.node_id]
+        if broker.node_id in self.silent:
+            self.clock += min(deadline.remaining_ms / 1000, 10.0)
+            self.down.add(broker.node_id)
+            raise NetworkError(f"broker {broker.node_id} is silent")
         return FakeConnection(f"broker {broker.node_id}", self)
 
     def live(self) -> list[FakeConnection]:
         return list(self.idle)
 
-    def bootstrap(self, _: Deadline) -> FakeConnection:
+    def bootstrap(self, deadline: Deadline) -> FakeConnection:
+        self.connected.append((-1, deadline.remaining_ms, ""))
         return FakeConnection("bootstrap", self)
+
+    def start_again(self) -> None:
+        self.started_again += 1
 
 
 @pytest.fixture
@@ -117,6 +141,7 @@ def router(brokers: FakeBrokers) -> Router:
     known = Router(config, fake)
     brokers.answers = [metadata(topic("t", 1, -1, 9))]
     known.metadata()
+    brokers.connected.clear()
     brokers.sent.clear()
     return known
 
@@ -262,18 +287,18 @@ class TestSending:
             FakeConnection("busy", brokers, in_flight=3),
             FakeConnection("idle", brokers),
         ]
-        brokers.refused = {2}
+        brokers.refused = gone(2)
         brokers.answers = [NetworkError(f"no {n}") for n in (1, 2, 3, 4)] + [metadata()]
         deadline = Deadline.after_ms(60_000)
         assert router.ask_any(REQUEST, deadline) is brokers.answers[0]
         assert brokers.asked == ["idle", "busy", "muted", "broker 1", "bootstrap"]
         assert all(sent[1:] == (REQUEST, None, deadline) for sent in brokers.sent)
         # Half of the rest at most, or brokers that are gone would leave no time for the others.
-        assert [node for node, _, _ in brokers.connected] == [1, 2]
-        assert all(25_000 < left <= 30_000 for _, left, _ in brokers.connected)
+        assert [node for node, _, _ in brokers.connected] == [1, 2, -1]
+        assert all(14_000 < left <= 15_000 for _, left, _ in brokers.connected[:2])
 
     def test_all_failures_are_told_each_once(self, router: Router, brokers: FakeBrokers) -> None:
-        brokers.refused = {1, 2}
+        brokers.refused = gone(1, 2)
         brokers.answers = [NetworkError("broker 1 is gone")]
         with pytest.raises(NetworkError) as caught:
             router.ask_any(REQUEST, Deadline.after_ms(60_000))
@@ -295,10 +320,58 @@ class TestSending:
     def test_a_refusal_of_credentials_is_not_taken_to_the_next_broker(
         self, router: Router, brokers: FakeBrokers
     ) -> None:
-        brokers.answers = [SecurityError("the password is wrong")]
-        with pytest.raises(SecurityError):
+        brokers.answers = [AuthenticationError("the password is wrong")]
+        with pytest.raises(AuthenticationError):
             router.send_any(REQUEST)
         assert brokers.asked == ["broker 1"]
+
+    @pytest.mark.parametrize(
+        "error", [ProtocolError("it is HTTP"), SecurityError("an old certificate")], ids=str
+    )
+    def test_a_broker_that_is_none_keeps_no_other_from_being_asked(
+        self, router: Router, brokers: FakeBrokers, error: Exception
+    ) -> None:
+        """Its error ended each look-up, though the others and the bootstrap servers were well."""
+        brokers.refused = {1: error}
+        assert router.ask_any(REQUEST, Deadline.after_ms(60_000)) is brokers.answers[0]
+        brokers.refused = {1: error, 2: error}
+        router.ask_any(REQUEST, Deadline.after_ms(60_000))
+        assert brokers.asked == ["broker 2", "bootstrap"]
+        brokers.answers = [error]
+        with pytest.raises(type(error), match=f"no broker answered Metadata: {error}"):
+            router.ask_any(REQUEST, Deadline.after_ms(60_000))
+
+    def test_silent_brokers_leave_half_of_the_time_to_the_bootstrap_servers(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        """With ten of them nothing else was asked, each time anew."""
+        brokers.silent = set(range(1, 21))
+        router._metadata = replace(
+            router.snapshot,
+            brokers={node: Broker(node_id=node, host="h", port=node) for node in range(1, 21)},
+        )
+        router.ask_any(REQUEST, Deadline.after_ms(60_000, clock=lambda: brokers.clock))
+        *known, (_, left_ms, _) = brokers.connected
+        assert [round(ms, -2) for _, ms, _ in known] == [15_000, 10_000, 5_000, 2_500]
+        assert (brokers.asked, left_ms >= 30_000) == (["bootstrap"], True)
+
+    def test_brokers_that_did_not_answer_before_are_asked_last(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        brokers.down = {1}
+        router.ask_any(REQUEST, Deadline.after_ms(60_000))
+        assert brokers.asked == ["broker 2"]
+
+    def test_a_broker_that_has_left_the_cluster_sends_clients_to_the_bootstrap_servers(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        """KIP-1102. It was an error, and the next request went to the same broker."""
+        brokers.answers = [
+            replace(metadata(), error_code=ErrorCode.REBOOTSTRAP_REQUIRED),
+            metadata(topic("u", 1)),
+        ]
+        assert "u" in router.refresh({"u"}, Deadline.after_ms(60_000)).topics
+        assert (brokers.asked, brokers.started_again) == (["broker 1", "bootstrap"], 1)
 
     def test_send_any_asks_until_one_answers(self, router: Router, brokers: FakeBrokers) -> None:
         # Two rounds over brokers 1 and 2 and the bootstrap servers.

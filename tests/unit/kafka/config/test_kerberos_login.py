@@ -139,6 +139,7 @@ def test_a_kerberos_login_needs_no_mechanism() -> None:
     for login in (
         {"sasl.jaas.config": f"{KRB5_MODULE} required {KEYTAB};"},
         {"sasl.kerberos.principal": "p", "sasl.kerberos.keytab": "/k"},
+        {"sasl.jaas.config": "file:/nowhere"},
     ):
         assert ClientConfig.from_properties(given | login).security.mechanism == "GSSAPI"
     with pytest.raises(ConfigError, match=r"needs sasl\.mechanism.*auth\.login\.config names is not read"):

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
+from support.waiting import eventually
 
+from spark_kafka_native.kafka import GroupConsumer
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, KafkaError, SecurityError
 from spark_kafka_native.kafka.group.group_config import GroupConfig, GroupProtocol, Subscription
 from spark_kafka_native.kafka.group.membership import Ask, MembershipRules
 from spark_kafka_native.kafka.group.membership_thread import CHANNEL, _readable, new_member
@@ -121,6 +124,51 @@ def test_a_program_ends_though_its_consumer_is_not_closed(last_line: str, code: 
         command = [sys.executable, "-c", script]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_S)
     assert (ended.stdout, ended.returncode) == ("b'1'\n", code), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "goes_on"),
+    [
+        (SecurityError("an old certificate"), True),
+        (ConfigError("ssl.ca.location is no file"), True),
+        (AuthenticationError("the password has changed"), False),
+    ],
+    ids=["certificate", "file", "password"],
+)
+@pytest.mark.parametrize("question", ["connection", "metadata"])
+def test_a_member_that_has_connected_waits_for_what_may_pass(
+    monkeypatch: pytest.MonkeyPatch, error: KafkaError, goes_on: bool, question: str
+) -> None:
+    """A file that was missing for a moment, while it was replaced, ended it for good."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        settings: dict[str, Any] = {
+            "heartbeat_interval_ms": 100,
+            "retry_backoff_ms": 1,
+            "metadata_max_age_ms": 100,
+        }
+        with GroupConsumer(broker.bootstrap_servers, "a", group="g", **settings) as consumer:
+            broker.append("a", [b"x"])
+            assert consumer.fetch_record(WITHIN_S) is not None
+            member, failed = consumer._member, []
+            ask = getattr(member._router, question)
+
+            def fails(*args: Any, **kwargs: Any) -> Any:
+                if len(failed) < 3 and threading.current_thread() is member.thread:
+                    failed.append(1)
+                    raise error
+                return ask(*args, **kwargs)
+
+            monkeypatch.setattr(member._router, question, fails)
+            eventually(lambda: len(failed) == 3 or member.membership.failure is not None)
+            if goes_on:
+                broker.append("a", [b"y"])
+                assert consumer.fetch_record(WITHIN_S) is not None
+                assert member.membership.failure is None
+            else:
+                assert len(failed) == 1
+                with pytest.raises(AuthenticationError, match="the password has changed"):
+                    consumer.fetch_record(WITHIN_S)
 
 
 def test_topics_that_are_subscribed_to_during_a_look_up_are_looked_up_after_it() -> None:

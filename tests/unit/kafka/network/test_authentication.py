@@ -359,7 +359,7 @@ def test_a_session_that_ends_takes_no_request_meanwhile(
     while not connection.retired:
         pass
     before = len(broker.requests(MetadataRequest))
-    with pytest.raises(NetworkError, match="the SASL session of this connection ends"):
+    with pytest.raises(NetworkError, match="this connection ends"):
         connection.submit(METADATA)
     retiring.join(60)
     assert pending.result().cluster_id == "mock"
@@ -370,7 +370,7 @@ def test_answers_that_stay_away_do_not_hold_up_for_ever(broker: ScriptedBroker) 
     connection = connect(broker)
     broker.push(MetadataRequest, Silence)
     pending = connection.submit(METADATA)
-    with pytest.raises(NetworkError, match=r"the SASL session ends, but Metadata v.* is not answered yet"):
+    with pytest.raises(NetworkError, match=r"this connection ends, but Metadata v.* is not answered yet"):
         connection.retire(Deadline.after_ms(100))
     assert not connection.closed
     assert not pending.done
@@ -379,7 +379,7 @@ def test_answers_that_stay_away_do_not_hold_up_for_ever(broker: ScriptedBroker) 
 def test_nothing_is_sent_once_a_session_is_over(broker: ScriptedBroker) -> None:
     connection = connect(broker)
     connection.session_lifetime = SessionLifetime(expires_at=0.0)
-    with pytest.raises(NetworkError, match="the SASL session of this connection ends"):
+    with pytest.raises(NetworkError, match="this connection ends"):
         connection.send(METADATA)
     assert not broker.requests(MetadataRequest)
 

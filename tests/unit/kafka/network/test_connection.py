@@ -40,6 +40,7 @@ from spark_kafka_native.kafka.errors import (
     SecurityError,
     UnsupportedVersionError,
 )
+from spark_kafka_native.kafka.network import pipeline
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.network.frames import KEPT_BYTES, FrameBuffers
 from spark_kafka_native.kafka.network.pipeline import Throttle
@@ -220,8 +221,50 @@ def test_an_idle_connection_that_the_broker_closed_is_seen(broker: ScriptedBroke
 
 def test_an_idle_connection_is_closed_by_us_first(broker: ScriptedBroker) -> None:
     connection = connect(broker, connections_max_idle_ms=20)
+    connection.send(METADATA)
     time.sleep(0.05)
     assert not connection.alive()
+
+
+def test_a_new_connection_is_not_idle_before_its_first_request(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With connections.max.idle.ms=0 none took a request."""
+    connection = connect(broker, connections_max_idle_ms=0)
+    time.sleep(0.01)
+    assert connection.alive()
+    monkeypatch.setattr(pipeline, "UNUSED_MS", 5)
+    assert not connection.alive()
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["retire", "wind down"])
+def test_a_request_that_was_abandoned_is_not_waited_for_without_end(
+    broker: ScriptedBroker, waits: bool
+) -> None:
+    """Its answer was lost, and no thread gave it up: the broker could not be connected to any more."""
+    connection = connect(broker, request_timeout_ms=300)
+    broker.push(MetadataRequest, Silence)
+    connection.submit(METADATA).abandon()
+    if waits:
+        connection.retire(Deadline.after_ms(60_000))
+    else:
+        assert not connection.wind_down()
+        eventually(connection.wind_down)
+    assert connection.closed
+
+
+def test_a_connection_that_winds_down_answers_those_that_wait(
+    broker: ScriptedBroker, cluster: ScriptedCluster
+) -> None:
+    connection = connect(broker, request_timeout_ms=50)
+    broker.push(MetadataRequest, Late(0.3, cluster.metadata))
+    pending = connection.submit(METADATA)
+    time.sleep(0.1)
+    assert not connection.wind_down()
+    with pytest.raises(NetworkError, match="this connection ends; another one takes over"):
+        connection.submit(METADATA)
+    assert pending.result(60_000).cluster_id == "mock"
+    assert connection.wind_down()
 
 
 def test_no_connection_is_idle_for_too_long_without_a_limit(broker: ScriptedBroker) -> None:

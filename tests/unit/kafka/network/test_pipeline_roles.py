@@ -160,7 +160,7 @@ class TestRetiring:
         pendings = [connection.submit(REQUEST) for _ in range(3)]
 
         def refuses() -> int:
-            with pytest.raises(NetworkError, match="b1:9092: the SASL session of this connection ends"):
+            with pytest.raises(NetworkError, match="b1:9092: this connection ends"):
                 connection.submit(REQUEST)
             return stream.answer(pendings[0].correlation_id)()
 
@@ -198,7 +198,7 @@ class TestRetiring:
         self, connection: Connection, stream: Stream
     ) -> None:
         pending = connection.submit(REQUEST)
-        with pytest.raises(NetworkError, match="the SASL session ends, but Metadata v9 to b1:9092 is not"):
+        with pytest.raises(NetworkError, match="this connection ends, but Metadata v9 to b1:9092 is not"):
             connection.retire(NOW)
         assert not connection.closed
         stream.waits = [stream.answer(pending.correlation_id)]

@@ -71,6 +71,25 @@ def test_jitter_is_a_fifth() -> None:
     assert BACKOFF.delay_ms(10_000) <= 1_200
 
 
+def test_a_backoff_of_0_is_no_loop_without_a_pause() -> None:
+    """A broker that is down was connected to a thousand times a second."""
+
+    def delays(first_ms: int, max_ms: int) -> list[float]:
+        backoff = Backoff(first_ms=first_ms, max_ms=max_ms)
+        return [backoff.delay_ms(attempt, lambda low, high: (low + high) / 2) for attempt in range(8)]
+
+    assert delays(0, 100) == [1, 2, 4, 8, 16, 32, 64, 100]
+    assert delays(0, 0) == delays(1, 0) == [1, 2, 4, 8, 16, 32, 50, 50]
+
+
+def test_an_error_of_time_has_the_notes_of_its_cause() -> None:
+    failure = NetworkError("gone")
+    failure.add_note("a-1 was committed")
+    with pytest.raises(DeadlineExceededError) as late:
+        run(failing(1_000, failure), Clock())
+    assert late.value.__notes__ == ["a-1 was committed"]
+
+
 def test_the_deadline_ends_it_with_the_last_failure() -> None:
     clock = Clock()
     with pytest.raises(

@@ -515,6 +515,26 @@ def test_a_provider_that_fails_is_named_and_its_words_are_not_shown(
     assert caught.value.__suppress_context__ or provider == "nobody" or "return" in says or "function" in says
 
 
+@pytest.mark.parametrize(
+    "error", [TimeoutError(MARKED), ConnectionRefusedError(MARKED), OSError(MARKED)], ids=repr
+)
+def test_a_provider_without_its_server_is_asked_again(module: ModuleType, error: OSError) -> None:
+    """It counted as credentials that are refused, which end a client."""
+    answers: list[OSError | str] = [error, "a.b.c"]
+
+    def asks() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    module.asks = asks  # type: ignore[attr-defined]
+    given = security(token_provider="token_maker:asks")
+    with pytest.raises(NetworkError, match=f"provider token_maker:asks failed with {type(error).__name__}$"):
+        current_token(given, soon())
+    assert current_token(given, soon()).reveal() == "a.b.c"
+
+
 def test_msk_iam_takes_region_and_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)

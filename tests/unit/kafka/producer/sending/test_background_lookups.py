@@ -57,6 +57,63 @@ def test_a_question_that_fails_unexpectedly_is_asked_again(cluster, monkeypatch,
         wait_until(lambda: failed and not producer._sender.loop.lookups._asking_metadata)
 
 
+@pytest.mark.parametrize(
+    "error", [SecurityError("an old certificate"), ConfigError("ssl.ca.location is no file")], ids=str
+)
+@pytest.mark.parametrize("question", ["connection", "refresh"])
+def test_a_producer_that_has_connected_waits_for_what_may_pass(cluster, monkeypatch, question, error):
+    """One broker with an old certificate, or a file that was being replaced, ended it for all brokers."""
+    real, failed = getattr(Router, question), []
+
+    def ask(*args, **kwargs):
+        if len(failed) < 3 and threading.current_thread().name.startswith("kafka-producer-"):
+            failed.append(question)
+            raise error
+        return real(*args, **kwargs)
+
+    with producing(cluster) as producer:
+        assert send(producer, 1)[0].exception(60) is None
+        monkeypatch.setattr(Router, question, ask)
+        if question == "connection":
+            for broker in producer._sender.loop.connections:
+                broker.connection.close()
+        else:
+            cluster.script(TP, refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        assert send(producer, 1, start=1)[0].exception(60) is None
+        wait_until(lambda: failed)
+        assert send(producer, 1, start=2)[0].exception(60) is None
+
+
+@pytest.mark.parametrize("error", [SecurityError("an old certificate"), AuthenticationError("no")], ids=str)
+def test_before_a_producer_has_connected_nothing_passes(cluster, monkeypatch, error):
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Router, "connection", refuse)
+    monkeypatch.setattr(Router, "refresh", refuse)
+    monkeypatch.setattr(Router, "send_any", refuse)
+    with producing(cluster) as producer, pytest.raises(KafkaError, match=str(error)):
+        producer.send(TP.topic, value=b"x").result(60)
+
+
+def test_credentials_that_are_refused_later_end_a_producer(cluster, monkeypatch):
+    """Trying them again would lock the account."""
+    asked = []
+
+    def refuse(*_, **__):
+        asked.append(1)
+        raise AuthenticationError("the password has changed")
+
+    with producing(cluster) as producer:
+        assert send(producer, 1)[0].exception(60) is None
+        monkeypatch.setattr(Router, "connection", refuse)
+        for broker in producer._sender.loop.connections:
+            broker.connection.close()
+        with pytest.raises(KafkaError, match="the password has changed"):
+            producer.send(TP.topic, value=b"x").result(60)
+        assert len(asked) == 1
+
+
 def test_where_no_thread_can_be_started_questions_are_asked_all_the_same(cluster, monkeypatch):
     def start():
         raise RuntimeError("can't create new thread at interpreter shutdown")
