@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
+from support.brokers.scripted_broker import offsets_of
 from support.record_batches import batch, control, record
 
 from spark_kafka_native.kafka.config.client_config import ConsumerConfig
 from spark_kafka_native.kafka.consumer import fetched_records
-from spark_kafka_native.kafka.consumer.fetched_records import decode_fetched
-from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, FetchPosition
+from spark_kafka_native.kafka.consumer.fetched_records import ReceivedRecords, decode_fetched, decode_group
+from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, FetchPosition, PartitionState
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
+from spark_kafka_native.kafka.model import HeaderKeys, IsolationLevel, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchedAbortedTransaction, PartitionData
 from spark_kafka_native.kafka.records.batch import RecordSetEnd
 
@@ -80,16 +83,64 @@ def test_after_a_move_nothing_comes_of_the_pieces_that_are_left(
     assert (position.offset, position.fetch_offset) == (goes_on_at, goes_on_at)
 
 
-def test_what_decoding_stops_before_is_requested_again() -> None:
+@pytest.mark.parametrize("cut_off", [0, 30], ids=["nothing", "a part of a batch"])
+@pytest.mark.parametrize("partitions", [1, 2], ids=["alone", "with others"])
+def test_what_decoding_stops_before_is_requested_again(cut_off: int, partitions: int) -> None:
     """The requests of a range may have reached its end already: it would wait for ever."""
     data = PartitionData(
         partition_index=0,
         error_code=ErrorCode.NONE,
         high_watermark=100,
         aborted_transactions=None,
-        records=memoryview(batch([record(0), record(1)], base_offset=0)),
+        records=memoryview(
+            batch([record(0), record(1)], base_offset=0) + batch([record(0)], base_offset=2)[:cut_off]
+        ),
     )
-    position = FetchPosition(TopicPartition("t", 0), 0, 5)
-    position.receive(RecordSetEnd(5, 0))
-    [piece] = decode_fetched(position, data, ConsumerConfig(), None)
-    assert (piece.next_offset, position.offset, position.fetch_offset) == (2, 2, 2)
+    state = PartitionState(TopicPartition("t", 0), 0, 5, 1)
+    state.position.receive(RecordSetEnd(5, 0))
+    [decoded, *_] = decode_group([ReceivedRecords(state, data, 0)] * partitions, ConsumerConfig(), None)
+    assert (decoded is None) == (partitions == 1)
+    position = state.position
+    pieces = islice(decode_fetched(position, data, ConsumerConfig(), None, decoded), 9)
+    assert [offset for piece in pieces for offset in offsets_of(piece.columns)] == [0, 1]
+    assert (position.offset, position.fetch_offset) == (2, 2)
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_a_response_that_names_no_aborted_transactions_hides_nothing(level: IsolationLevel) -> None:
+    data = PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.NONE,
+        high_watermark=3,
+        aborted_transactions=None,
+        records=memoryview(transactional(1) + transactional(2)),
+    )
+    position = FetchPosition(TopicPartition("t", 0), 1, ENDLESS)
+    position.receive(RecordSetEnd(3, 0))
+    [piece] = decode_fetched(position, data, ConsumerConfig(isolation_level=level), None)
+    assert offsets_of(piece.columns) == [1, 2]
+
+
+@pytest.mark.parametrize("header_keys", list(HeaderKeys))
+def test_a_gap_has_the_columns_that_records_have(header_keys: HeaderKeys) -> None:
+    """Both become parts of one table."""
+    tables = []
+    for records in (None, memoryview(batch([record(0, headers=[(b"k", b"v")])], base_offset=1))):
+        data = PartitionData(
+            partition_index=0,
+            error_code=ErrorCode.NONE,
+            high_watermark=2,
+            aborted_transactions=None,
+            records=records,
+        )
+        position = FetchPosition(TopicPartition("t", 0), 1, ENDLESS)
+        position.receive(RecordSetEnd(2, 0))
+        config = ConsumerConfig(header_keys=header_keys)
+        [piece] = decode_fetched(position, data, config, frozenset({"offset", "headers"}))
+        tables.append(piece.columns)
+    gap, full = tables
+    assert (gap.length, full.length) == (0, 1)
+    assert gap.headers is not None
+    assert full.headers is not None
+    assert gap.headers.type == full.headers.type
+    assert (gap.key, gap.value, gap.timestamp_ms) == (full.key, full.value, full.timestamp_ms)
