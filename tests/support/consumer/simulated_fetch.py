@@ -144,12 +144,16 @@ class World:
 
 
 def start(
-    world: World, *topic_partitions: TopicPartition, background: Background | None = None, **config: Any
+    world: World,
+    *topic_partitions: TopicPartition,
+    background: Background | None = None,
+    run_with: dict[str, Any] | None = None,
+    **config: Any,
 ) -> FetchRun:
     router: Any = world
     config = {"fetch_max_wait_ms": 500, "poll_timeout_ms": 10_000} | config
     lookups = FetchLookups(router, background=background or AtOnce("kafka-fetch"))
-    run = FetchRun(router, ConsumerConfig(**config), lookups=lookups, clock=world.clock)
+    run = FetchRun(router, ConsumerConfig(**config), lookups=lookups, clock=world.clock, **(run_with or {}))
     for topic_partition in topic_partitions:
         run.add(topic_partition, 10, 20)
     return run

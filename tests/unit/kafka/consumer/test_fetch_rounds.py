@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -12,6 +14,7 @@ from support.consumer.simulated_fetch import (
     ONE,
     THREE,
     TWO,
+    AtOnce,
     FakePending,
     World,
     asked,
@@ -20,15 +23,19 @@ from support.consumer.simulated_fetch import (
     start,
     told,
 )
+from support.record_batches import batch, record
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ConsumerConfig
 from spark_kafka_native.kafka.consumer import fetch_responses as fetch_answers
 from spark_kafka_native.kafka.consumer import fetcher
+from spark_kafka_native.kafka.consumer.fetch_lookups import FetchLookups
 from spark_kafka_native.kafka.consumer.fetch_responses import FRAME_OVERHEAD
+from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
+    CorruptRecordError,
     DeadlineExceededError,
     KafkaError,
     NetworkError,
@@ -199,3 +206,112 @@ def test_another_topic_id_is_a_recreated_topic_only_when_it_stays(world: World) 
         round_of(run)
     assert caught.value.args == ("t", str(UUID(int=9)), str(ID))
     assert not world.brokers[1].requests
+
+
+def test_a_run_with_nothing_but_paused_partitions_waits_for_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(*_: object) -> Any:
+        raise AssertionError("no response can come")
+
+    monkeypatch.setattr(fetcher, "wait_for_any", wait)
+    run = start(world, ONE, TWO)
+    run.pause(ONE)
+    run.pause(TWO)
+    assert run.next() is None
+    assert run.unfinished
+
+
+def test_a_response_that_came_late_counts(world: World) -> None:
+    run = start(world, ONE)
+    round_of(run)
+    world.clock.elapsed_s = run.rules.late_after_ms / 1000 + 1
+    world.brokers[1].requests[0].answer = told(p0=records(10))
+    assert offsets_of(round_of(run).columns) == [10, 11]
+
+
+def test_after_an_error_the_next_request_waits_for_as_long_as_the_caller_says(world: World) -> None:
+    run = start(world, ONE, TWO)
+    for tp in (ONE, TWO):
+        run.state(tp).break_off(BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "refused"))
+    run.try_again(ONE, 250)
+    run.try_again(TWO)
+    assert round_of(run) is None
+    assert [asked(one) for one in world.brokers[1].requests] == [{1: 10}]
+    assert run.max_wait_ms == 250
+    world.brokers[1].requests[0].answer = told(p1=records(10, 10))
+    assert round_of(run).topic_partition == TWO
+    world.clock.elapsed_s = 0.25
+    assert round_of(run) is None
+    assert [asked(one) for one in world.brokers[1].requests] == [{1: 10}, {0: 10}]
+
+
+def test_a_caller_learns_once_that_a_broker_has_accepted_an_offset(world: World) -> None:
+    accepted: list[object] = []
+    run = start(world, run_with={"accepted": accepted.append})
+    run.add(ONE, 10)
+    requests = world.brokers[1].requests
+    round_of(run)
+    requests[-1].answer = told(p0=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    round_of(run)
+    assert accepted == []
+    world.clock.elapsed_s = 10.0
+    for offset in (10, 12):
+        round_of(run)
+        requests[-1].answer = told(p0=records(offset))
+        assert round_of(run) is not None
+        assert accepted == [ONE]
+    run.seek(ONE, 50)
+    requests[-1].answer = told(p0=records(14))
+    round_of(run)
+    assert accepted == [ONE]
+    requests[-1].answer = told(p0=records(50))
+    round_of(run)
+    assert accepted == [ONE, ONE]
+
+
+@pytest.mark.parametrize("others", [(), (TWO,)], ids=["alone", "with others"])
+def test_a_batch_does_not_decompress_to_more_than_the_setting_allows(world: World, others: Any) -> None:
+    body = gzip.compress(record(0, bytes(100_000)))
+    large = batch(body=body, count=1, attributes=1, base_offset=10)
+    run = start(world, ONE, *others, run_with={"shares_memory": True}, max_batch_bytes=50_000)
+
+    def read() -> None:
+        for _ in range(4):  # corrupt records are requested twice, and others ahead of them
+            while (fetched := round_of(run)) is not None:
+                assert fetched.topic_partition == TWO
+            world.brokers[1].requests[-1].answer = told(p0=large, p1=records(10, 10))
+
+    with pytest.raises(CorruptRecordError, match=r"t-0 at offset 10: .*the 50000 bytes allowed"):
+        read()
+
+
+@pytest.mark.parametrize("others", [(), (TWO,)], ids=["alone", "with others"])
+def test_records_with_another_checksum_come_where_none_is_checked(world: World, others: Any) -> None:
+    damaged = batch([record(0), record(1)], base_offset=10, crc=1)
+    run = start(world, ONE, *others, run_with={"shares_memory": True}, check_crcs=False)
+    round_of(run)
+    world.brokers[1].requests[0].answer = told(p0=damaged, p1=records(10))
+    fetched = round_of(run)
+    assert (fetched.topic_partition, offsets_of(fetched.columns)) == (ONE, [10, 11])
+
+
+def test_a_fetch_that_its_caller_ends_early_abandons_its_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its response would stay in memory, and its look-ups go on."""
+
+    def respond(pendings: list[FakePending], until: Deadline, wakeup: object) -> list[FakePending]:
+        world.brokers[1].requests[0].answer = told(p0=records(10))
+        return world.wait_for_any(pendings, until, wakeup)
+
+    monkeypatch.setattr(fetcher, "wait_for_any", respond)
+    background = AtOnce("kafka-fetch")
+    monkeypatch.setattr(fetcher, "FetchLookups", lambda router: FetchLookups(router, background=background))
+    router: Any = world
+    found = Fetcher(router, ConsumerConfig()).fetch({ONE: (10, 20)})
+    assert offsets_of(next(found).columns) == [10, 11]
+    [_, ahead] = world.brokers[1].requests
+    assert (ahead.abandoned, world.brokers[1].trimmed) == (0, 0)
+    found.close()  # type: ignore[attr-defined]
+    assert (ahead.abandoned, world.brokers[1].trimmed) == (1, 1)

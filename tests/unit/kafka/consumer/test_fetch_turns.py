@@ -69,6 +69,8 @@ def test_a_partition_that_is_not_read_shortens_no_wait(world: World, state: str)
 def test_waiting_in_vain_ends_with_what_and_why(world: World) -> None:
     run = start(world, ONE, poll_timeout_ms=10_000)
     round_of(run)
+    world.clock.elapsed_s = 3.0
+    assert round_of(run) is None  # another round sends nothing, and the time counts on
     world.clock.elapsed_s = 10.0
     run._check_progress()
     assert run.state(ONE).error is None
