@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -106,8 +106,17 @@ def test_a_consumer_that_is_dropped_with_an_error_that_stays_is_freed(cluster: S
     assert not thread.is_alive()
 
 
-def test_an_error_of_one_partition_is_heard_of_while_others_have_records(
-    cluster: ScriptedCluster, start: Start
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda reader: reader.poll(5, soon()),
+        lambda reader: reader.next_record(soon()),
+        lambda reader: reader.read_columns(soon()),
+    ],
+    ids=["poll", "next_record", "read_columns"],
+)
+def test_an_error_of_one_partition_is_heard_of_once_while_others_have_records(
+    cluster: ScriptedCluster, start: Start, read: Callable[[PartitionReader], Any]
 ) -> None:
     one, two = fill(cluster, 2, batches=100)
     cluster.logs[one].log_start_offset = 10
@@ -115,8 +124,9 @@ def test_an_error_of_one_partition_is_heard_of_while_others_have_records(
     prefetched(reader, two, 500)
     eventually(lambda: bool(reader.buffer.broken))
     with pytest.raises(OffsetOutOfRangeError):
-        reader.poll(5, soon())
-    assert len(reader.poll(5, soon())) == 5
+        read(reader)
+    assert offsets_in(read(reader))[0] == 0
+    assert reader.position(two) > 0
 
 
 @pytest.mark.parametrize(
@@ -381,6 +391,23 @@ def test_an_error_comes_behind_all_rows_of_its_partition(
         while len(found) < 30:
             found += offsets_in(reader.next_record(soon()) if limit == 1 else reader.poll(limit, soon()))
     assert found == list(range(20))
+
+
+def test_records_that_are_dropped_because_of_an_error_do_not_come_before_it(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [tp] = fill(cluster)
+    monkeypatch.setattr(partition_reader, "ROWS", 7)
+    reader = start((tp, 0))
+    prefetched(reader, tp, 20)
+    assert take(reader, 2) == [0, 1]
+    cluster.topic_ids["orders"] = uuid.uuid4()
+    eventually(lambda: bool(reader.buffer.broken))
+    reader.drop(tp)
+    for _ in range(2):
+        with pytest.raises(TopicRecreatedError):
+            reader.next_record(soon())
+    assert reader.partitions == {tp: False}
 
 
 @pytest.mark.parametrize("check_crcs", [True, False])
