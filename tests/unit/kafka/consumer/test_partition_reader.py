@@ -20,7 +20,8 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.reader_config import ReaderConfig
 from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
-from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
+from spark_kafka_native.kafka.consumer.fetcher import FetchRun
+from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader, single_reader
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -57,6 +58,12 @@ READS: dict[str, Callable[[PartitionReader], object]] = {
     "next_record": lambda reader: reader.next_record(soon(0)),
     "read_columns": lambda reader: reader.read_columns(soon(0)),
 }
+
+
+def in_another_thread(call: Callable[[], None]) -> None:
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join(60)
 
 
 def test_records_come_in_order_and_position_follows_each(cluster: ScriptedCluster, start: Start) -> None:
@@ -220,6 +227,83 @@ def test_a_second_thread_that_reads_meanwhile_is_refused_in_words(
     assert take(reader, 1) == [21]  # one after the other
 
 
+def test_a_read_that_is_refused_gives_back_nothing_of_the_one_that_goes_on(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    """The records would come twice. A read within a read of the same thread does not end the outer one."""
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+    refused: list[RuntimeError] = []
+
+    def read_too() -> None:
+        try:
+            reader.poll(5, soon())
+        except RuntimeError as error:
+            refused.append(error)
+
+    @single_reader
+    def read(reader: PartitionReader) -> list[Any]:
+        found = reader.poll(3, soon())
+        for _ in range(2):
+            in_another_thread(read_too)
+        return found
+
+    assert [record.offset for record in read(reader)] == [0, 1, 2]
+    assert len(refused) == 2
+    assert take(reader, 2) == [3, 4]
+
+
+def test_records_that_a_read_has_returned_count_as_handed_out_in_every_thread(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    """A position that stays behind would be committed, and the records come again after a rebalance."""
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+    seen: list[dict[TopicPartition, int]] = []
+
+    def look() -> None:
+        seen.append(reader.positions([tp]))
+
+    @single_reader
+    def read(reader: PartitionReader) -> None:
+        reader.poll(3, soon())
+        in_another_thread(look)
+
+    read(reader)
+    in_another_thread(look)
+    assert seen == [{tp: 0}, {tp: 3}]
+    reader.read_columns(soon())
+    in_another_thread(look)
+    assert seen[-1][tp] == reader.position(tp) > 3
+
+
+def test_close_returns_after_the_end_of_the_fetching_thread(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections are closed by then."""
+    monkeypatch.setattr(partition_reader, "CLOSE_MS", 60_000)
+    [tp] = fill(cluster)
+    go_on = threading.Event()
+    close = FetchRun.close
+
+    def close_late(run: FetchRun) -> None:
+        go_on.wait(60)
+        close(run)
+
+    monkeypatch.setattr(FetchRun, "close", close_late)
+    reader = start((tp, 0))
+    assert take(reader, 1) == [0]
+    closing = threading.Thread(target=reader.close)
+    closing.start()
+    try:
+        eventually(lambda: reader.buffer.condition.waiting > 0 or not closing.is_alive())
+        assert closing.is_alive()
+    finally:
+        go_on.set()
+        closing.join(60)
+    assert reader.buffer.ended
+
+
 def test_close_ends_a_read_that_another_thread_waits_in(cluster: ScriptedCluster, start: Start) -> None:
     [tp] = fill(cluster)
     reader = start((tp, 20))
@@ -242,6 +326,19 @@ def test_close_ends_a_read_that_another_thread_waits_in(cluster: ScriptedCluster
         reader.next_record()
     assert repr(reader) == "<PartitionReader of 1 partitions (closed)>"
     eventually(lambda: reader.buffer.ended)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_records_that_were_fetched_ahead_are_not_handed_out_after_a_close(
+    cluster: ScriptedCluster, start: Start, read: str
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+    prefetched(reader, tp, 20)
+    reader.close()
+    with pytest.raises(ConsumerClosedError):
+        READS[read](reader)
+    assert reader.position(tp) == 0
 
 
 def test_reads_keep_their_deadline_while_no_broker_answers(cluster: ScriptedCluster, start: Start) -> None:

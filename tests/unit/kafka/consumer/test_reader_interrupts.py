@@ -241,6 +241,8 @@ def test_a_forked_child_is_told_to_make_its_own(cluster: ScriptedCluster, start:
         lambda: reader.add(TopicPartition("orders", 1), 0),
         lambda: reader.remove(tp),
         lambda: reader.seek(tp, 0),
+        lambda: reader.drop(tp),
+        lambda: reader.drop_lost(tp),
         lambda: reader.give_back(tp, 0),
         lambda: reader.pause(tp),
         lambda: reader.resume(tp),
