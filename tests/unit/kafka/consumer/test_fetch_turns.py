@@ -268,6 +268,29 @@ def test_a_broker_that_is_busy_keeps_no_other_waiting(world: World) -> None:
     assert run.state(TWO).progress.waited_s(5.0) == 0  # it is not the broker's fault
 
 
+@pytest.mark.parametrize("why", ["busy", "muted"])
+def test_time_in_which_a_broker_takes_no_request_is_not_waited_in_vain(world: World, why: str) -> None:
+    """The partition has failed before, so that its time counted."""
+    run = start(world, poll_timeout_ms=1_000)
+    if why == "busy":
+        run.add(ONE, 10)  # without an end: it may wait
+        round_of(run)
+    else:
+        world.brokers[1].muted_ms = 5_000.0
+    run.add(TWO, 10, 20)
+    run.state(TWO).stall(NetworkError("lost"), 0.0, 0.0)
+    for now in (0.0, 0.75, 1.5):
+        world.clock.elapsed_s = now
+        assert round_of(run) is None
+    assert run.broken() == {}
+    world.brokers[1].muted_ms = 0.0
+    if why == "busy":
+        world.brokers[1].requests[0].answer = told(p0=b"")
+        round_of(run)
+    round_of(run)
+    assert asked(world.brokers[1].requests[-1])[1] == 10
+
+
 def test_a_failure_of_an_answer_says_where(world: World) -> None:
     run = start(world, ONE)
     round_of(run)

@@ -167,6 +167,35 @@ def test_a_reset_throws_away_nothing_that_was_fetched_before(cluster: ScriptedCl
     assert take(reader, 20) == list(range(20))
 
 
+def test_a_reset_is_reached_once_the_rows_of_before_are_read_and_ends_with_a_seek(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 0), auto_offset_reset=OffsetReset.LATEST)
+    prefetched(reader, tp, 20)
+    cluster.logs[tp].append([b"%d" % offset for offset in range(20, 25)])
+    cluster.logs[tp].log_start_offset = 24
+    eventually(lambda: reader.buffer.partition(tp).waiting[-1].next_offset >= 25)
+    assert take(reader, 2) == [0, 1]
+    reset = reader.reset_of(tp)
+    assert reset is not None
+    assert (reset.former, reset.offset, reset.reached) == (20, 25, False)
+    assert not reader.has_read(tp, 30)
+    assert take(reader, 18) == list(range(2, 20))
+    assert reader.reset_of(tp) == reset._replace(reached=True)
+    assert reader.has_read(tp, 30)
+    reader.seek(tp, 24)
+    assert reader.reset_of(tp) is None
+
+
+def test_a_reset_moves_no_end_that_the_log_has(cluster: ScriptedCluster, start: Start) -> None:
+    [tp] = fill(cluster)
+    cluster.logs[tp].log_start_offset = 10
+    reader = start((tp, 3), auto_offset_reset=OffsetReset.EARLIEST)
+    assert take(reader, 4) == [10, 11, 12, 13]
+    assert [reader.has_read(tp, end) for end in (13, 14, 15)] == [True, True, False]
+
+
 def test_a_refusal_that_the_bounds_contradict_is_asked_again(cluster: ScriptedCluster, start: Start) -> None:
     [tp] = fill(cluster)
     doubtful = [_refused(cluster) for _ in range(3)]

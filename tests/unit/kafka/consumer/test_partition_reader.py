@@ -27,6 +27,7 @@ from spark_kafka_native.kafka.errors import (
     BrokerError,
     ConsumerClosedError,
     KafkaError,
+    LogTruncatedError,
 )
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
@@ -184,6 +185,25 @@ def test_a_pause_keeps_what_was_fetched(cluster: ScriptedCluster, start: Start) 
     reader.resume(tp)
     assert [record.offset for record in reader.poll(100, soon(0))] == list(range(1, 20))
     assert len(cluster[1].requests(FetchRequest)) - asked < 10
+
+
+def test_a_partition_may_be_added_paused_or_with_an_error(cluster: ScriptedCluster, start: Start) -> None:
+    one, two = fill(cluster, 2)
+    reader = start()
+    reader.add(one, 0, paused=True)
+    reader.add(two, 3, error=LogTruncatedError(two, 3, 2))
+    assert reader.partitions == {one: True, two: False}
+    for _ in range(2):
+        with pytest.raises(LogTruncatedError):
+            reader.poll(5, soon())
+    reader.seek(two, 3)
+    found = [reader.next_record(soon()) for _ in range(17)]
+    assert [(record.topic_partition, record.offset) for record in found if record] == [
+        (two, at) for at in range(3, 20)
+    ]
+    assert reader.poll(5, soon(0.05)) == []
+    reader.resume(one)
+    assert take(reader, 20) == list(range(20))
 
 
 def test_a_seek_of_a_paused_partition_holds_after_it(cluster: ScriptedCluster, start: Start) -> None:
