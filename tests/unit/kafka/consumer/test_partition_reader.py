@@ -206,6 +206,19 @@ def test_a_partition_may_be_added_paused_or_with_an_error(cluster: ScriptedClust
     assert take(reader, 20) == list(range(20))
 
 
+def test_records_are_given_back_unless_the_partition_was_moved(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+    assert take(reader, 3) == [0, 1, 2]
+    assert reader.give_back(tp, 1)
+    assert take(reader, 3) == [1, 2, 3]
+    reader.seek(tp, 10)
+    assert not reader.give_back(tp, 1)
+    assert take(reader, 2) == [10, 11]
+
+
 def test_a_seek_of_a_paused_partition_holds_after_it(cluster: ScriptedCluster, start: Start) -> None:
     [tp] = fill(cluster)
     reader = start((tp, 0))
