@@ -484,8 +484,7 @@ def _check(
         return
     cause = BrokerError(code, where, operation=operation)
     if meaning is Meaning.RETRY:
-        retriable = code.retriable or code.stale_metadata
-        raise cause if retriable else IncompleteResponseError(str(cause))
+        raise cause if code.retriable else IncompleteResponseError(str(cause))
     if meaning is Meaning.ABORTABLE and not possibly_committed:
         raise TransactionAbortableError(f"{cause}: abort the transaction and begin another") from cause
     hint = "; an earlier attempt had no answer, and may have committed it" if possibly_committed else ""

@@ -177,6 +177,17 @@ def test_what_was_added_to_one_transaction_is_not_in_the_next() -> None:
     assert not transaction.admits(TP)
 
 
+def test_a_partition_that_an_aborted_transaction_wanted_is_not_added_to_the_next() -> None:
+    transaction = in_state("READY")
+    transaction.begin(1)
+    assert not transaction.admits(TP)
+    for event in (TransactionEvent.ABORT, TransactionEvent.ABORTED):
+        transaction.move(event)
+    transaction.begin(1)
+
+    assert transaction.take_wanted() == []
+
+
 def test_version_2_sends_to_any_partition_within_a_transaction_only() -> None:
     transaction = in_state("READY")
     assert not transaction.admits(TP)

@@ -7,13 +7,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import refused
-from support.brokers.scripted_broker import properties
+from support.brokers.scripted_broker import Silence, properties
 from support.brokers.transaction_cluster import TransactionCluster
 from support.forked_child import holds_in_forked_child
 
@@ -139,6 +139,37 @@ def test_what_may_be_committed_is_never_called_abortable(cluster: TransactionClu
         with pytest.raises(TransactionFatalError) as raised:
             producer.commit()
         assert raised.value.possibly_committed
+
+
+def test_the_end_of_a_given_away_transaction_is_asked_for_within_the_time_of_the_router(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Router, "deadline", lambda _self, timeout_ms=300.0: Deadline.after_ms(timeout_ms))
+    given_away = transaction_requests.OpenTransaction(
+        transactional_id="x", producer_id=7, producer_epoch=1, version=2
+    )
+    cluster[1].on(EndTxnRequest, lambda _request, _version: Silence)
+    client = {"request.timeout.ms": 100, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
+    with closing(router), pytest.raises(DeadlineExceededError):
+        transaction_requests.end_transaction(router, given_away, commit=True)
+    asked = cluster[1].requests(EndTxnRequest)
+    assert asked[0] == EndTxnRequest(transactional_id="x", producer_id=7, producer_epoch=1, committed=True)
+
+
+def test_an_abort_without_an_answer_is_not_taken_for_a_commit(cluster: TransactionCluster) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        producer.flush()
+        cluster[1].push(EndTxnRequest, cluster.lost(EndTxnRequest))
+        cluster[1].push(EndTxnRequest, EndTxnResponse(error_code=E.PRODUCER_FENCED))
+        with pytest.raises(TransactionFatalError) as raised:
+            producer.abort()
+        assert not raised.value.possibly_committed
+        with pytest.raises(TransactionFatalError) as raised:
+            producer.begin()
+        assert not raised.value.possibly_committed
 
 
 @VERSIONS
