@@ -147,14 +147,42 @@ def test_a_transaction_speaks_one_protocol_only(cluster: TransactionCluster, ver
         assert (spoken[ProduceRequest], spoken[EndTxnRequest], spoken[TxnOffsetCommitRequest]) == (11, 4, 4)
 
 
-def test_a_cluster_without_version_2_is_spoken_to_in_version_1() -> None:
-    with TransactionCluster(level=1) as cluster:
+@pytest.mark.parametrize(("level", "end_txn"), [(1, 5), (2, 4)])
+def test_a_cluster_without_version_2_is_spoken_to_in_version_1(level: int, end_txn: int) -> None:
+    """Its brokers have the requests of version 2 and the feature: one of these alone is not enough."""
+    with TransactionCluster(level=level) as cluster:
         cluster.create("t", 2)
+        versions = cluster._versions(None, 0)
+        key = EndTxnRequest.api_key
+        keys = [replace(one, max_version=end_txn) if one.api_key == key else one for one in versions.api_keys]
+        cluster[1].on(ApiVersionsRequest, lambda *_: replace(versions, api_keys=keys))
         with producing(cluster) as producer:
             transact(producer, "a", 0)
             producer.commit()
         assert {one.version for one in cluster[1].asked if isinstance(one.request, EndTxnRequest)} == {4}
+        assert cluster[1].requests(AddPartitionsToTxnRequest)
         assert seen(cluster) == told("a")
+
+
+@pytest.mark.parametrize(("version", "epochs"), [(1, [-1, 0, 1]), (2, [-1])])
+def test_a_fresh_epoch_is_asked_for_where_the_end_of_a_transaction_brings_none(
+    cluster: TransactionCluster, version: int, epochs: list[int]
+) -> None:
+    """By the present identity, so that a producer that was fenced gets none (KIP-360)."""
+    with producing(cluster, version) as producer:
+        for number, name in enumerate("abc"):
+            transact(producer, name, number)
+            producer.commit()
+    assert cluster[1].requests(InitProducerIdRequest) == [
+        InitProducerIdRequest(
+            transactional_id="x",
+            transaction_timeout_ms=60_000,
+            producer_id=-1 if epoch < 0 else cluster.held["x"].producer_id,
+            producer_epoch=epoch,
+        )
+        for epoch in epochs
+    ]
+    assert seen(cluster) == told("a") + told("b") + told("c")
 
 
 def test_a_broker_that_is_too_old_is_refused_before_anything_is_written() -> None:
@@ -652,9 +680,10 @@ def test_a_timeout_over_the_brokers_maximum_names_both(cluster: TransactionClust
         producer.initialize()
 
 
+@VERSIONS
 @pytest.mark.parametrize("refusal", [E.GROUP_AUTHORIZATION_FAILED, E.ILLEGAL_GENERATION])
 def test_offsets_that_are_refused_keep_the_transaction_from_being_committed(
-    cluster: TransactionCluster, refusal: ErrorCode
+    cluster: TransactionCluster, version: int, refusal: ErrorCode
 ) -> None:
     def refuse(request: TxnOffsetCommitRequest, version: int) -> Any:
         answer = cluster._offset_commit(request, version)
@@ -663,7 +692,7 @@ def test_offsets_that_are_refused_keep_the_transaction_from_being_committed(
                 object.__setattr__(one, "error_code", refusal)
         return answer
 
-    with producing(cluster) as producer:
+    with producing(cluster, version) as producer:
         producer.begin()
         write(producer, *told("a"))
         cluster[1].push(TxnOffsetCommitRequest, refuse)
@@ -672,7 +701,42 @@ def test_offsets_that_are_refused_keep_the_transaction_from_being_committed(
         with pytest.raises(TransactionAbortableError, match=refusal.name):
             producer.commit()
         producer.abort()
-    assert (seen(cluster), cluster.offsets) == ([], {})
+        transact(producer, "b", 1)  # the refusal leaves nothing under way: the producer goes on
+        producer.commit()
+    assert (seen(cluster), cluster.offsets) == (told("b"), {("g", TP): (1, "b")})
+
+
+@pytest.mark.parametrize(
+    ("codes", "error"),
+    [
+        ([E.NONE, E.ILLEGAL_GENERATION], TransactionAbortableError),
+        ([E.COORDINATOR_LOAD_IN_PROGRESS, E.ILLEGAL_GENERATION], TransactionAbortableError),
+        ([E.ILLEGAL_GENERATION, E.INVALID_PRODUCER_EPOCH], TransactionFatalError),
+        ([E.INVALID_PRODUCER_EPOCH, E.FENCED_INSTANCE_ID], TransactionFatalError),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_the_answers_to_one_request_for_offsets_the_gravest_counts(
+    cluster: TransactionCluster, codes: list[ErrorCode], error: type[KafkaError], order: int
+) -> None:
+    answer = TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name="t",
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
+                    for index, code in enumerate(codes[::order])
+                ],
+            )
+        ]
+    )
+    with producing(cluster) as producer:
+        producer.begin()
+        cluster[1].push(TxnOffsetCommitRequest, answer)
+        with pytest.raises(error):
+            producer.send_offsets({TP: 1, OTHER: 2}, "g")
+    assert len(cluster[1].requests(TxnOffsetCommitRequest)) == 1
+    assert not cluster.offsets
 
 
 @VERSIONS
