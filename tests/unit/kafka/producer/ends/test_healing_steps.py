@@ -12,7 +12,7 @@ from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.completion import OVERTAKING
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
-from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
+from spark_kafka_native.kafka.producer.spill_folder import SpillError, SpillFolder
 from spark_kafka_native.kafka.producer.spilling import Healing
 
 LOST = NetworkError("the connection was lost")
@@ -155,6 +155,56 @@ def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):
     world.turn(200)
     assert world.turn(202) == [(2,)]
     assert world.half.stats.offsets().partitions == {TP: 6}
+
+
+@pytest.mark.parametrize("late", [0, 1, 2])
+def test_a_late_answer_takes_its_own_batch_out_of_the_folder(world, tmp_path, late):
+    batches = world.add(1, 2, 3)
+    for one in batches:
+        one.sending.identity = ProducerIdentity(7, 0)
+        world.partition.sent(one, 1)
+    world.fail(*batches)
+    world.partition.written(batches[late])
+    world.half.completion.delivered(batches[late], DeliveryStatus.PERSISTED, 5, None)
+    numbers_left = [number for number in range(3) if number != late]
+    assert world.left == [batches[number].order for number in numbers_left]
+    world.folder.close()
+    with closing(SpillFolder(str(tmp_path))) as reopened:
+        assert [entry.number for entry in reopened.entries] == numbers_left
+
+
+def test_a_late_answer_about_a_batch_that_found_no_room_in_the_folder_changes_nothing(world, monkeypatch):
+    (first,) = world.add(1)
+    first.sending.identity = ProducerIdentity(7, 0)
+    world.partition.sent(first, 1)
+
+    def full(_entries):
+        raise SpillError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.folder, "keep", full)
+        world.fail(first)
+    world.fail(*world.add(2))
+    assert world.left == [(2,)]
+    world.partition.written(first)
+    world.half.completion.delivered(first, DeliveryStatus.PERSISTED, 5, None)
+    assert world.left == [(2,)]
+
+
+def test_batches_of_an_earlier_producer_are_tried_again_though_others_wake_the_sender_meanwhile(world):
+    tried = []
+    replay = SimpleNamespace(retry=lambda: tried.append(1) is None)
+    half = world.half
+    healing = Healing(half.queues, half.completion.expect, half.spilling, half.timer, replay, first_ms=1_000)
+    half.timer.start_turn()
+    healing.turn(2.0)
+    next_at = half.timer.next_at
+    assert 2.0 < next_at < 5.0
+    half.timer.start_turn()
+    healing.turn(2.1)
+    assert (len(tried), half.timer.next_at) == (1, next_at)
+    healing.turn(next_at)
+    assert len(tried) == 2
 
 
 def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world):

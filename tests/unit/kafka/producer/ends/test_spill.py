@@ -55,6 +55,26 @@ def test_what_is_kept_comes_back_in_order(tmp_path):
     again.close()
 
 
+def test_a_folder_in_folders_that_do_not_exist_is_made(tmp_path):
+    path = tmp_path / "of" / "a job"
+    folder = SpillFolder(str(path))
+    folder.keep([entry(0)])
+    folder.close()
+    assert reasons(path) == ["why 0"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not show descriptors")
+def test_files_that_come_and_go_leave_no_descriptor_open(tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    for number in range(3):
+        (one,) = folder.keep([entry(number)])
+        folder.delivered(one)
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    paths = [link.readlink() for link in links if link.is_symlink()]
+    assert [path.name for path in paths if path.is_relative_to(tmp_path)] == ["owner.lock"]
+    folder.close()
+
+
 def test_a_folder_is_opened_with_one_batch_in_memory_at_a_time(tmp_path):
     folder = SpillFolder(str(tmp_path))
     folder.keep([entry(i, data=bytes([i]) * 500_000) for i in range(40)])
@@ -276,6 +296,23 @@ def test_a_crash_leaves_what_was_replaced_or_what_replaces_it(tmp_path, monkeypa
     again = SpillFolder(str(tmp_path))
     assert [one.reason for one in again.entries] == left
     again.close()
+
+
+def test_a_batch_that_a_crash_left_beside_its_halves_does_not_come_back_behind_them(tmp_path, monkeypatch):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    folder.close()
+    folder = SpillFolder(str(tmp_path))
+    monkeypatch.setattr(folder, "delivered", lambda _batch: None)
+    folder.replace(folder.entries[0], [entry(11), entry(12)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 11", "why 12"]
+    for one in again.entries:
+        again.delivered(one)
+    again.close()
+    assert reasons(tmp_path) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
 
 
 def test_all_of_the_file_that_is_being_written_may_be_delivered(tmp_path):

@@ -112,6 +112,28 @@ def test_a_file_that_can_not_be_cut_is_not_written_to_any_more(tmp_path, full_at
     again.close()
 
 
+def test_all_of_a_file_that_can_not_be_cut_may_be_delivered(tmp_path, full_at, monkeypatch):
+    folder = SpillFolder(str(tmp_path))
+    (kept,) = folder.keep([entry(0)])
+    full_at(1_500)
+
+    def refuse(*_arguments):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("os.ftruncate", refuse)
+    with pytest.raises(SpillError):
+        folder.keep([entry(1)])
+    monkeypatch.undo()
+    full_at(resource.RLIM_INFINITY)
+    folder.delivered(kept)
+    assert not list(tmp_path.glob("*.batches"))
+    folder.keep([entry(2)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    assert [one.reason for one in again.entries] == ["why 2"]
+    again.close()
+
+
 def test_an_entry_that_memory_does_not_suffice_for_stands_in_front_of_no_other(tmp_path, monkeypatch):
     folder = SpillFolder(str(tmp_path))
     folder.keep([entry(0)])
