@@ -166,6 +166,13 @@ def test_what_an_answer_does_not_mention_is_sent_again_and_written_once(cluster)
     assert cluster.values(TP) == [b"once"]
 
 
+def test_an_offset_that_the_broker_does_not_name_is_not_known(cluster):
+    cluster[1].push(ProduceRequest, changed(cluster, lambda told: replace(told, base_offset=-1)))
+    with open_producer(cluster) as producer:
+        assert producer.send("t", value=b"somewhere").result(60).offset is None
+        assert producer.send("t", value=b"behind it").result(60).offset == 1
+
+
 @pytest.mark.parametrize("by_id", [False, True])
 def test_of_a_partition_that_an_answer_names_twice_the_first_entry_counts(by_id):
     told = [

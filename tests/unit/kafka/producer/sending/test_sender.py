@@ -120,6 +120,32 @@ def test_a_flush_waits_for_a_batch_that_is_taken_in_while_it_looks(producer, mon
     assert producer.cluster.values(TP) == [b"a"]
 
 
+def test_a_batch_that_is_handed_over_behind_the_last_turn_of_a_closing_sender_is_delivered(
+    producer, monkeypatch
+):
+    monkeypatch.setattr(Sender, "start", lambda _sender: None)
+    client = ClientConfig.from_properties(properties(producer.cluster.bootstrap_servers))
+    still = Producer(client, ProducerConfig(linger_ms=0))
+    monkeypatch.undo()
+    sender, deliveries = still._sender, [still.send("t", value=b"first")]
+    turn = sender.loop.turn
+
+    def turn_and_hand_over(*arguments):
+        turn(*arguments)
+        if deliveries[-1].done() and len(deliveries) == 1:
+            deliveries.append(still.send("t", value=b"late"))
+            assert still._buffers["t"].close_waiting(lambda _rows: True, 0.0) is not None
+            assert sender.inbox
+
+    sender.loop.turn = turn_and_hand_over
+    sender._closing = Deadline.after_ms(60_000)
+    sender.start()
+    wait_until(lambda: not sender.running)
+    still.close()
+    assert [delivery.exception(0) for delivery in deliveries] == [None, None]
+    assert producer.cluster.values(TP) == [b"first", b"late"]
+
+
 @pytest.mark.parametrize("allowed_ms", [(0, 600_000), (600_000, 0)])
 def test_of_two_that_close_the_earlier_deadline_counts_whichever_comes_first(allowed_ms):
     loop = SimpleNamespace(
