@@ -14,6 +14,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -233,6 +234,40 @@ def test_without_sequence_numbers_what_was_in_flight_is_not_sent_twice(cluster, 
         eventually(lambda: is_empty(tmp_path))
         producer.send("t", value=b"2", partition=0).result(60)
         assert cluster.values(TP) == numbers(0, 3)
+
+
+def test_a_producer_that_ends_waits_for_the_answer_to_a_try(cluster, tmp_path):
+    """Without sequence numbers no broker would recognise that of the next producer."""
+    tried, turned, answered = threading.Event(), threading.Event(), threading.Event()
+    produce = cluster.producer(1)
+
+    def answer_late(request, version):
+        tried.set()
+        assert answered.wait(60)
+        return produce(request, version)
+
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000, enable_idempotence=False) as producer:
+        cluster.script(TP, DENIED)
+        assert producer.send("t", value=b"0", partition=0).exception(60).spilled
+        turn = producer._sender.loop.turn
+
+        def turn_and_note(new_topics, closing):
+            turn(new_topics, closing)
+            if closing:
+                turned.set()
+
+        producer._sender.loop.turn = turn_and_note
+        cluster[1].push(ProduceRequest, answer_late)
+        assert tried.wait(60)
+        closing = threading.Thread(target=producer.close, args=(60,))
+        closing.start()
+        try:
+            eventually(lambda: turned.is_set() or not producer._sender.running)
+        finally:
+            answered.set()
+        closing.join(60)
+    assert cluster.values(TP) == numbers(0, 1)
+    assert is_empty(tmp_path)
 
 
 FAULTS = (

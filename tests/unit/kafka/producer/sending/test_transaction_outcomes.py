@@ -269,6 +269,30 @@ def test_an_abort_waits_for_what_was_given_up_and_is_still_under_way(cluster: Tr
     assert arrived == [1]
 
 
+def test_an_abort_waits_for_no_answer_that_the_ended_sender_would_not_read(
+    cluster: TransactionCluster,
+) -> None:
+    with producing(cluster, request_timeout_ms=600_000, delivery_timeout_ms=200) as producer:
+        cluster[1].on(ProduceRequest, lambda _request, _version: Silence)
+        producer.begin()
+        with pytest.raises(DeliveryError):
+            producer.send("t", value=b"1").result(60)
+        assert not producer._sender.quiet, "the request is still under way"
+        waiting = threading.Event()
+        ended: list[bool] = []
+
+        def wait() -> None:
+            waiting.set()
+            ended.append(producer._wait_until_quiet(Deadline.after_ms(20_000)))
+
+        other = threading.Thread(target=wait)
+        other.start()
+        assert waiting.wait(60)
+        producer._fail(KafkaError("credentials refused"))
+        other.join(60)
+        assert ended == [True]
+
+
 def test_an_abort_waits_for_partitions_that_are_being_added(cluster: TransactionCluster) -> None:
     """The coordinator is not ready for them. Added behind the end, they would begin another transaction."""
     ended: list[str] = []
