@@ -9,15 +9,18 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import ProduceCluster
-from support.brokers.scripted_broker import properties
+from support.brokers.scripted_broker import Silence, properties
 from support.interrupts.held_lock import held_by_another_thread
 from support.producer.sending_batches import SendingHalf, batch
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import Acks, TopicPartition
+from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.sender import Linger, Sender
+from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
+from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 TP = TopicPartition("t", 0)
@@ -144,6 +147,27 @@ def test_a_batch_that_is_handed_over_behind_the_last_turn_of_a_closing_sender_is
     still.close()
     assert [delivery.exception(0) for delivery in deliveries] == [None, None]
     assert producer.cluster.values(TP) == [b"first", b"late"]
+
+
+def test_a_sender_that_waits_for_a_connection_ends_when_the_time_of_close_is_over():
+    with ProduceCluster() as cluster:
+        cluster.create("t", 1)
+        settings = properties(
+            cluster.bootstrap_servers,
+            request_timeout_ms=600_000,
+            socket_connection_setup_timeout_ms=600_000,
+            socket_connection_setup_timeout_max_ms=600_000,
+        )
+        config = ProducerConfig(
+            linger_ms=600_000, delivery_timeout_ms=1_200_000, acks=Acks.LEADER, enable_idempotence=False
+        )
+        unconnected = Producer(ClientConfig.from_properties(settings), config)
+        delivery = unconnected.send("t", value=b"a")
+        cluster[1].on(ApiVersionsRequest, lambda _request, _version: Silence)
+        unconnected.close(0.1)
+        assert not unconnected._sender.running
+        assert delivery.exception(0).status is DeliveryStatus.NOT_PERSISTED
+        assert not cluster[1].requests(ProduceRequest)
 
 
 @pytest.mark.parametrize("allowed_ms", [(0, 600_000), (600_000, 0)])
@@ -277,6 +301,41 @@ def test_what_has_lingered_is_closed_unless_a_batch_before_it_is_to_be_sent(wait
     config = ProducerConfig(linger_ms=5)
     Linger(config, topics, half.queues, memory, None, half.timer).close_due(11.0, closing=False)
     assert found == [closed]
+
+
+def test_what_has_not_lingered_yet_is_looked_at_again_after_another_batch_of_its_topic_was_closed():
+    """That one may go nowhere: to the spill folder, of which no answer comes that would wake the sender."""
+    half = SendingHalf()
+    buffer = SimpleNamespace(topic="t", waiting_since=10.0)
+
+    def close_waiting(_due, now, _reason):
+        buffer.waiting_since = 12.0  # of a batch of another partition
+        return now
+
+    buffer.close_waiting = close_waiting
+    topics, memory = SimpleNamespace(all=lambda: [buffer]), SimpleNamespace(waiting=False)
+    linger = Linger(ProducerConfig(linger_ms=5_000), topics, half.queues, memory, None, half.timer)
+    half.timer.start_turn()
+    linger.close_due(15.5, closing=False)
+    assert half.timer.next_at == 17.0
+
+
+def test_a_closing_producer_lets_nothing_linger_that_a_caller_appends_behind_its_hurry():
+    half, found = SendingHalf(), []
+    rows = SimpleNamespace(topic_partition=TP, opened_at=10.0)
+
+    def close_waiting(due, now, _reason):
+        found.append(due(rows))
+        return now
+
+    buffer = SimpleNamespace(topic="t", waiting_since=10.0, close_waiting=close_waiting)
+    topics, memory = SimpleNamespace(all=lambda: [buffer]), SimpleNamespace(waiting=False)
+    waiters = SimpleNamespace(notify_all=lambda: None)
+    linger = Linger(ProducerConfig(linger_ms=60_000), topics, half.queues, memory, waiters, half.timer)
+    linger.hurry()
+    for now in (11.0, 11.1):
+        linger.close_due(now, closing=True)
+    assert found == [True, True]
 
 
 @pytest.mark.parametrize("busy", ["a", "b"])
