@@ -12,7 +12,7 @@ from support.producer.producing import TP, producing, wait_until
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.producer.accumulating import topics
 from spark_kafka_native.kafka.producer.errors import DeadLetteredError, RecordTooLargeError
-from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
+from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest, DescribeConfigsResource
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 SKIP = {"over_limit": "skip"}
@@ -104,6 +104,55 @@ def test_records_that_fit_ask_for_nothing(cluster):
             producer.send("t", b"x" * 1_500).result(60)
         producer.send_columns(pa.record_batch({"value": [b"x" * 1_900] * 20}), "t").result(60)
         assert len(cluster[1].requests(DescribeConfigsRequest)) == 1
+
+
+def test_only_the_limits_of_topics_are_asked_for(cluster):
+    with producing(cluster) as producer:
+        producer.send_columns(pa.record_batch({"topic": ["t", "dead"], "value": ["1", "2"]})).result(60)
+    keys = ["max.message.bytes"]
+    asked = [
+        DescribeConfigsResource(resource_type=2, resource_name=topic, configuration_keys=keys)
+        for topic in ("t", "dead")
+    ]
+    (request,) = cluster[1].requests(DescribeConfigsRequest)
+    assert request == DescribeConfigsRequest(resources=asked)
+
+
+@pytest.mark.parametrize("value", [None, "", "many", "-1", "999", "9" * 20])
+def test_a_value_that_is_no_limit_of_a_topic_leaves_that_of_kafka(cluster, value):
+    cluster.limits = {}
+
+    def configs(request, version):
+        answer = cluster._configs(request, version)
+        results = [replace(one, configs=[replace(one.configs[0], value=value)]) for one in answer.results]
+        return replace(answer, results=results)
+
+    cluster[1].on(DescribeConfigsRequest, configs)
+    with producing(cluster) as producer:
+        producer.send("t", LARGE, partition=0).result(60)
+        assert not written(lambda: producer.send("t", bytes(topics.DEFAULT_MAX_MESSAGE_BYTES), partition=0))
+    assert cluster.values(TP) == [LARGE]
+
+
+@pytest.mark.parametrize(("max_block_ms", "patience_ms"), [(600_000, topics.LIMIT_PATIENCE_MS), (200, 200)])
+def test_a_record_that_is_too_large_waits_for_its_limit_for_a_moment_only(
+    cluster, monkeypatch, max_block_ms, patience_ms
+):
+    waits = []
+
+    def unanswered(_router, _topics, deadline):
+        waits.append(deadline.remaining_ms)
+        return {}
+
+    with producing(cluster) as producer:
+        (name,) = producer._topics.open(["t"])
+        buffer = producer._topics.buffers[name]
+        buffer.limits = replace(buffer.limits, read_at=-1e9)
+        producer._topics._config = replace(producer._topics._config, max_block_ms=max_block_ms)
+        monkeypatch.setattr(topics, "read_max_message_bytes", unanswered)
+        assert not written(lambda: producer.send("t", LARGE, partition=0))
+    (wait_ms,) = waits
+    assert wait_ms <= patience_ms
 
 
 def test_new_leaders_do_not_wait_for_limits(cluster, monkeypatch):
