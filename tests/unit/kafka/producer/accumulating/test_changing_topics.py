@@ -243,6 +243,31 @@ def test_partitions_that_are_added_are_learnt_without_an_error(cluster):
             producer.send_columns(pa.record_batch({"value": ["a", "b"], "partition": [0, 9]}), "t")
 
 
+def test_rows_beyond_partitions_that_are_just_being_learnt_are_refused(cluster):
+    """And nothing is taken of the other topics, which come before."""
+    added, other = TopicPartition("t", 1), TopicPartition("other", 0)
+    cluster.create("other")
+    rows = pa.record_batch({"topic": ["other", "t", "t"], "value": ["a", "b", "c"], "partition": [0, 1, 2]})
+    with producing(cluster) as producer:
+        send(producer, 1)[0].result(60)
+        cluster.logs[added] = Log(leader=1)
+        with pytest.raises(RecordError, match="row 2 for topic t: there is no partition 2: the topic has 2"):
+            producer.send_columns(rows)
+        producer.flush(60)
+        assert cluster.values(other) == []
+        producer.send_columns(rows.slice(0, 2)).result(60)
+    assert (cluster.values(other), cluster.values(added)) == ([b"a"], [b"b"])
+
+
+def test_records_without_a_key_wait_for_a_topic_that_has_no_leader_yet(cluster):
+    log = cluster.logs[TP]
+    log.leader = -1
+    with producing(cluster) as producer:
+        deliveries = [producer.send("t", value=value) for value in numbers(3)]
+        log.leader = 1
+        assert [delivery.result(60).offset for delivery in deliveries] == [0, 1, 2]
+
+
 def test_a_broker_that_lags_behind_takes_no_partition_away(cluster):
     def lagging(request, version):
         told = cluster.metadata(request, version)

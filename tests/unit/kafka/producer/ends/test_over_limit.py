@@ -167,6 +167,18 @@ def test_columns_are_sent_without_the_rows_over_the_limit(cluster, place, settin
     )
 
 
+def test_dead_letters_of_columns_have_the_order_of_their_rows(cluster):
+    """Rows over the topic's limit and rows over that of the buffer are found one kind after the other."""
+    sizes = [5_000, 50_000, 1, 6_000, 60_000]
+    rows = pa.record_batch({"value": [bytes(size) for size in sizes]})
+    with producing(cluster, buffer_memory=40_000, **LETTERS) as producer:
+        errors = producer.send_columns(rows, "t", 0).exceptions(60)
+    letters = [told(record)["value.size"] for record in cluster.records(DEAD)]
+    assert letters == ["5000", "50000", "6000", "60000"]
+    assert [error.offset for error in errors] == [0, 1, 2, 3]
+    assert cluster.values(TP) == [bytes(1)]
+
+
 def test_a_value_that_does_not_fit_the_dead_letter_topic_is_truncated(cluster):
     cluster.limits["dead"] = 3_000
     with producing(cluster, **LETTERS) as producer:

@@ -25,6 +25,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer import spill_folder
 from spark_kafka_native.kafka.producer.errors import BufferFullError, DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.producer.sending.sender import Sender
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.records.crc32c import crc32c
@@ -460,6 +461,17 @@ def test_the_next_producer_sends_first_what_the_last_could_not(cluster, tmp_path
     second.close()
     assert cluster.values(TP) == numbers(0, 25)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
+
+
+def test_a_producer_that_cannot_start_leaves_the_folder_to_another(cluster, tmp_path, monkeypatch):
+    def refuse(_sender):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Sender, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread") as failed:
+        open_producer(cluster, tmp_path)
+    SpillFolder(str(tmp_path)).close()
+    assert failed.value.__traceback__ is not None  # it keeps the producer, which would keep the folder
 
 
 def test_records_of_the_folder_that_could_not_be_sent_are_handed_back(cluster, tmp_path):
