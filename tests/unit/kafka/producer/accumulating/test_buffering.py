@@ -1,9 +1,11 @@
 """What waits in the producer: room, lingering, flush, close, callers and callbacks."""
 
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory
+from spark_kafka_native.kafka.producer.accumulating.topic_buffer import TopicBuffer
 from spark_kafka_native.kafka.producer.errors import (
     BufferFullError,
     DeliveryStatus,
@@ -304,6 +307,62 @@ def test_a_forked_child_is_told_to_make_its_own(cluster, use):
     assert cluster.values(TP) == numbers(2)
 
 
+def test_a_producer_that_a_callback_closes_ends(cluster):
+    with producing(cluster) as producer:
+        sent = producer.send("t", value=b"0", partition=0, on_delivery=lambda _: producer.close(60))
+        wait_until(lambda: not producer._sender.running)
+        assert sent.result(0).offset == 0
+
+
+def test_a_forked_child_waits_for_no_lock_that_a_thread_of_its_parent_had(cluster):
+    """That thread is not there: the child would wait for ever."""
+
+    def is_refused(call, *arguments):
+        try:
+            call(*arguments)
+        except ProducerClosedError:
+            return True
+        return False
+
+    def hold(locks):
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            forked.wait(60)
+
+    held, forked, ends = threading.Event(), threading.Event(), []
+    rows = pa.record_batch({"value": [b"1"]})
+    with producing(cluster, batch_records=1_000, linger_ms=60_000) as producer:
+        send(producer, 1)
+        locks = [producer._topics.lock, producer._buffers["t"].lock, producer._memory.lock]
+        holder = threading.Thread(target=hold, args=(locks,))
+        holder.start()
+        assert held.wait(60)
+        child = os.fork()
+        if not child:
+            calls = [(producer.send, "t"), (producer.send_columns, rows, "t"), (producer.flush,)]
+            ended = [is_refused(*call) for call in calls]
+            producer.close()
+            os._exit(42 if all(ended) and producer.stats().buffered_records == 0 else 43)
+
+        def has_ended():
+            pid, status = os.waitpid(child, os.WNOHANG)
+            ends.extend([status] * bool(pid))
+            return ends
+
+        forked.set()
+        holder.join(60)
+        try:
+            wait_until(has_ended)
+        finally:
+            if not ends:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(ends[0]) == 42
+    assert cluster.values(TP) == numbers(1)
+
+
 def test_the_sender_wakes_for_a_batch_that_single_records_have_filled(cluster):
     """Asleep until the batch has lingered, it would send it only then."""
     with producing(cluster, linger_ms=60_000, batch_records=100, batch_size=1_000) as producer:
@@ -338,6 +397,29 @@ def test_a_batch_that_single_records_have_filled_is_sent_before_it_has_lingered(
         for size in (1, 2_000):
             producer.send("t", value=bytes(size), partition=0)
         wait_until(lambda: cluster.values(TP) == [bytes(1), bytes(2_000)])
+
+
+def test_a_flush_of_a_closed_producer_has_nothing_to_wait_for(cluster):
+    with producing(cluster) as producer:
+        send(producer, 1)
+        producer.close(60)
+        producer.flush(60)
+        assert producer.stats().records == 1
+
+
+def test_a_flush_says_that_the_producer_has_ended_where_records_never_will(cluster, monkeypatch):
+    def fail(*_arguments):
+        raise MemoryError
+
+    with producing(cluster, linger_ms=60_000, batch_records=100) as producer:
+        send(producer, 1)
+        monkeypatch.setattr(TopicBuffer, "shut", fail)
+        monkeypatch.setattr(TopicBuffer, "close_waiting", fail)
+        producer._sender.hurry()
+        wait_until(lambda: not producer._sender.running)
+        with pytest.raises(ProducerClosedError, match="MemoryError"):
+            producer.flush(1)
+    assert cluster.values(TP) == []
 
 
 def test_a_flush_waits_for_what_came_up_to_its_beginning(cluster):
