@@ -149,8 +149,14 @@ def _explained(error: Exception) -> str | None:
         reason = error.reason if isinstance(error, BrokerStartError) else error
         return f"{type(error).__name__}: {reason}"
     if isinstance(error, ValueError) and not isinstance(error, KafkaError):
-        cause = error if isinstance(error, UnicodeEncodeError) else error.__cause__
-        return f"this is not UTF-8: {cause.object!a}" if isinstance(cause, UnicodeEncodeError) else None
+        from ..kafka.protocol.message_codec import UnencodableError
+
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, UnicodeEncodeError):
+            cause = cause.__cause__
+        if isinstance(cause, UnicodeEncodeError):
+            return f"this is not UTF-8: {cause.object!a}"
+        return str(error) if isinstance(error, UnencodableError) else None
     # An OSError comes from standard output, as on a full disk: the client raises its own errors.
     return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
 

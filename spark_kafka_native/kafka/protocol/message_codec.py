@@ -42,6 +42,10 @@ _LOG = logging.getLogger(__name__)
 M = TypeVar("M", bound=Message)
 
 
+class UnencodableError(ValueError):
+    """A request has a value that its type cannot hold, such as a name that is no UTF-8, or too long."""
+
+
 @dataclass(frozen=True, eq=False)
 class MessageCodec(Generic[M]):
     """Reads and writes one message class at one version. Obtained from `codec`."""
@@ -88,14 +92,14 @@ class MessageCodec(Generic[M]):
     def write(self, message: M) -> list[Buffer]:
         """Write a message as buffers to be sent one after the other; a long record set is not copied.
 
-        Raises `UnsupportedVersionError` for a value that this version cannot carry, `ValueError` for one that
-        its type cannot hold.
+        Raises `UnsupportedVersionError` for a value that this version cannot carry, `UnencodableError` for
+        one that its type cannot hold.
         """
         out: list[Buffer] = []
         try:
             self._write(message, out)
         except ValueError as error:
-            raise ValueError(f"{self._where}: {error}") from error
+            raise UnencodableError(f"{self._where}: {error}") from error
         return join_short(out)
 
 

@@ -387,6 +387,27 @@ def test_each_name_is_tried_also_if_one_does_not_answer(
     assert "COORDINATOR_NOT_AVAILABLE" in rows[0]["error"]
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a\udcff", r"this is not UTF-8: 'a\udcff'"),
+        ("x" * 40_000, "a string of 40000 bytes is longer than 32767"),
+    ],
+    ids=["no UTF-8", "too long"],
+)
+@pytest.mark.parametrize(
+    "command",
+    [("topics", "create"), ("topics", "delete"), ("groups", "--delete"), ("offsets",)],
+    ids=" ".join,
+)
+def test_a_name_that_kafka_can_not_have_is_one_line(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], name: str, says: str
+) -> None:
+    assert main([*command, name, "-b", broker.bootstrap_servers]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
 def test_the_line_of_a_failure_names_what_it_is_about(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
