@@ -37,6 +37,9 @@ _CONTEXT: Final = re.compile(r":\.[^:]*:")
 """What a subject in a context begins with: each context counts its own ids."""
 
 
+Found = RegisteredSchema | UnknownSchemaError
+
+
 class _Wanted(NamedTuple):
     """A schema to look up."""
 
@@ -121,9 +124,7 @@ class SchemaRegistry:
             raise found
         return found
 
-    def schemas_of_records(
-        self, keys: Iterable[int | str]
-    ) -> dict[int | str, RegisteredSchema | UnknownSchemaError]:
+    def schemas_of_records(self, keys: Iterable[int | str]) -> dict[int | str, Found]:
         """The schemas with the ids and GUIDs that a batch of records names. Those that are unknown for the
         first time are asked for again, all together, for some seconds. Raises `RegistryError`, also for more
         than `MAX_UNKNOWN` that are unknown."""
@@ -143,7 +144,7 @@ class SchemaRegistry:
                 new.append(key)
         return {**found, **self._wait_for(new)}
 
-    def _wait_for(self, new: list[int | str]) -> dict[int | str, RegisteredSchema | UnknownSchemaError]:
+    def _wait_for(self, new: list[int | str]) -> dict[int | str, Found]:
         if not new:
             return {}
         in_vain, until = self._impatience
@@ -154,11 +155,9 @@ class SchemaRegistry:
             self._impatience = in_vain + 1, monotonic() + _IMPATIENT_S
         return found
 
-    def _ask_again(
-        self, keys: list[int | str], pauses: Iterable[float]
-    ) -> dict[int | str, RegisteredSchema | UnknownSchemaError]:
+    def _ask_again(self, keys: list[int | str], pauses: Iterable[float]) -> dict[int | str, Found]:
         """As `_ask_for`, after each pause for those that are still unknown, which are kept as that then."""
-        found: dict[int | str, RegisteredSchema | UnknownSchemaError] = {}
+        found: dict[int | str, Found] = {}
         for pause_s in pauses:
             sleep(pause_s)
             found |= {key: self._ask_for(key, afresh=True) for key in keys}
@@ -170,7 +169,7 @@ class SchemaRegistry:
                 self._note_unknown(self._named(key).path, one)
         return found
 
-    def _ask_for(self, key: int | str, *, afresh: bool) -> RegisteredSchema | UnknownSchemaError:
+    def _ask_for(self, key: int | str, *, afresh: bool) -> Found:
         try:
             return self._keep(self._named(key), afresh=afresh)
         except UnknownSchemaError as error:

@@ -199,6 +199,8 @@ def describe_unread(
 
 
 def _describe(name: str, nearest: str | None) -> str:
+    if name in _CLIENT_PROPERTIES:  # options are often shared by reads and writes
+        return f"Option 'kafka.{name}' is ignored here: it is one of the other direction"
     is_typo = nearest is not None and difflib.SequenceMatcher(None, name, nearest).ratio() >= _TYPO
     if name.startswith(_NOT_YET) and not is_typo:
         return f"Option 'kafka.{name}' {NO_EFFECT}"

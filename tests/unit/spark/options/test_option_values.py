@@ -64,6 +64,12 @@ def judged(scope=Scope.READ, **options):
     return OptionValues.parse(given, scope).judge_names((ClientConfig, ConsumerConfig))
 
 
+def test_a_property_of_a_producer_is_known_in_a_read():
+    """Both often share their options, also with unknownOptions=error."""
+    given = {"kafka__acks": "all", "unknownOptions": "error"}
+    assert judged(**given) == ("Option 'kafka.acks' is ignored here: it is one of the other direction",)
+
+
 @pytest.mark.parametrize("scope", [Scope.READ, Scope.STREAM, Scope.WRITE])
 def test_unknown_names_are_warned_of_refused_or_passed_over(scope):
     unknown = {"x": "1", "kafka__client__ids": "c"}
