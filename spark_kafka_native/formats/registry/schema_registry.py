@@ -30,6 +30,9 @@ least and at most after these."""
 _FOLLOWER_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """A node of a registry that gave an id may be ahead of the one that is asked for the schema."""
 _LEAST_PAUSES: Final = 2
+_MANY_NEW: Final = 100
+"""More unknown schemas of one batch are most likely of another registry, and each costs a request after each
+pause."""
 _IMPATIENT_S: Final = 60.0
 """After waiting in vain for schemas that records name, others are waited for half as long within that time:
 the records may be of another registry."""
@@ -149,7 +152,8 @@ class SchemaRegistry:
             return {}
         in_vain, until = self._impatience
         in_vain = in_vain if monotonic() < until else 0
-        pauses = _FOLLOWER_PAUSES_S[: max(_LEAST_PAUSES, len(_FOLLOWER_PAUSES_S) - in_vain)]
+        most = len(_FOLLOWER_PAUSES_S) - in_vain if len(new) <= _MANY_NEW else 0
+        pauses = _FOLLOWER_PAUSES_S[: max(_LEAST_PAUSES, most)]
         found = self._ask_again(new, pauses)
         if any(isinstance(one, UnknownSchemaError) for one in found.values()):
             self._impatience = in_vain + 1, monotonic() + _IMPATIENT_S

@@ -583,6 +583,10 @@ def test_the_schemas_that_records_name_are_asked_for_again(monkeypatch: pytest.M
             time.pauses.clear()
             asked.schemas_of_records([id])
         assert time.pauses == [0.1, 0.2]
+        time.pauses.clear()
+        time.now += 60
+        asked.schemas_of_records(range(1_000, 1_101))
+        assert time.pauses == [0.1, 0.2]
 
 
 def test_a_schema_that_stays_unknown_is_asked_for_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
