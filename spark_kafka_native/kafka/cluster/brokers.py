@@ -133,16 +133,20 @@ class Brokers:
 
     def live(self) -> list[Connection]:
         """Connections that can be used without waiting for a new one; includes the bootstrap connection."""
-        self._leaving = [one for one in self._leaving if not one.wind_down()]
+        for one in list(self._leaving):
+            if one.wind_down():
+                with contextlib.suppress(ValueError):  # another thread was faster
+                    self._leaving.remove(one)
         usable = (one for one in self._known() if not one.retired)
         return [one for one in usable if one.alive() and not one.renewal_due]
 
     def start_again(self) -> None:
         """Use none of the present connections any more, as their brokers are not those of the cluster now."""
-        for connection in self._known():
-            self._let_go(connection)
+        present = [connection for connection, _, _ in list(self._connections.values())]
+        bootstrapped, self._bootstrapped = self._bootstrapped, None
         self._connections.clear()
-        self._bootstrapped = None
+        for connection in present if bootstrapped is None else [*present, bootstrapped]:
+            self._let_go(connection)
 
     def _let_go(self, connection: Connection) -> None:
         """Close ``connection`` once the requests in flight are answered: others wait for them, and a request

@@ -132,6 +132,8 @@ class Router:
             if response.error_code is ErrorCode.REBOOTSTRAP_REQUIRED:  # KIP-1102
                 self._brokers.start_again()
                 response = self._brokers.bootstrap(deadline).send(request, deadline=deadline)
+                if response.error_code is ErrorCode.REBOOTSTRAP_REQUIRED:  # others of them may know better
+                    raise NetworkError("a bootstrap server answers REBOOTSTRAP_REQUIRED, too")
             if response.error_code:
                 raise BrokerError(response.error_code, "Metadata")
             self._learn(self._metadata.updated(response, wanted))

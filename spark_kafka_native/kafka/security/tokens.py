@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import random
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ HANGING_MS: Final = 60_000
 MAX_HANGING: Final = 64
 MAX_SOURCES: Final = 64
 """Limit of configurations with kept tokens; the oldest one is removed first."""
+_NO_ANSWER: Final = (TimeoutError, ConnectionError, socket.gaierror)
+_MAX_CAUSES: Final = 10
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 
@@ -257,16 +260,29 @@ def _call(name: str, security: SecurityConfig) -> tuple[str, float | None]:
         found: Any = provider()
     except KafkaError:
         raise
-    except OSError as error:  # a time-out, a connection that is refused: it is asked again
-        raise NetworkError(f"the token provider {name} failed with {type(error).__name__}") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's; its words may hold the token
-        raise AuthenticationError(f"the token provider {name} failed with {type(error).__name__}") from None
+        kind = NetworkError if _has_no_answer(error) else AuthenticationError
+        raise kind(f"the token provider {name} failed with {type(error).__name__}") from None
     token, expires_ms = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(token, str) or not isinstance(expires_ms, int | float | None):
         raise AuthenticationError(
             f"the token provider {name} must return a str, or a tuple of a str and milliseconds since 1970"
         )
     return token, seconds(expires_ms, per_second=1000)
+
+
+def _has_no_answer(error: BaseException | None) -> bool:
+    """True if ``error`` comes of a connection that failed, whichever library raises it: nothing was refused,
+    and another attempt locks no account.
+    """
+    for _ in range(_MAX_CAUSES):
+        if error is None:
+            return False
+        # urllib names the cause in `reason`.
+        if isinstance(error, _NO_ANSWER) or isinstance(getattr(error, "reason", None), _NO_ANSWER):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _provider(name: str, security: SecurityConfig) -> TokenProvider:

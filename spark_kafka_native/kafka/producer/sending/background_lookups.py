@@ -313,10 +313,12 @@ class TransactionPartitions:
         self.adding = False
 
     def _not_added(self, error: KafkaError) -> KafkaError | None:
-        abortable = isinstance(error, TransactionAbortableError | DeadlineExceededError)
+        # A producer with a transaction has connected.
+        uncertain = isinstance(error, DeadlineExceededError) or may_pass(error)
+        abortable = uncertain or isinstance(error, TransactionAbortableError)
         # Before `adding` is reset: an abort waits for that, and then asks for the uncertain partitions.
         if abortable:
-            self._transaction.failed(error, uncertain=isinstance(error, DeadlineExceededError))
+            self._transaction.failed(error, uncertain=uncertain)
         else:
             self._transaction.fatal(error)
         self.adding = False

@@ -169,6 +169,8 @@ def test_connections_of_a_former_cluster_take_nothing_more() -> None:
     brokers.start_again()
     assert brokers.live() == []
     assert all(one.retired for one in opening.made)
+    brokers.start_again()
+    assert len(brokers._leaving) == 2
     again = brokers.bootstrap(Deadline.after_ms(SOON))
     assert brokers.live() == [again]
     brokers.bootstrap(Deadline.after_ms(SOON))

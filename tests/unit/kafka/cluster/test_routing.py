@@ -373,6 +373,14 @@ class TestSending:
         assert "u" in router.refresh({"u"}, Deadline.after_ms(60_000)).topics
         assert (brokers.asked, brokers.started_again) == (["broker 1", "bootstrap"], 1)
 
+    def test_a_bootstrap_server_of_the_former_cluster_is_not_the_last_word(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        brokers.answers = [replace(metadata(), error_code=ErrorCode.REBOOTSTRAP_REQUIRED)] * 2 + [
+            metadata(topic("u", 1))
+        ]
+        assert "u" in router.metadata({"u"}, refresh=True).topics
+
     def test_send_any_asks_until_one_answers(self, router: Router, brokers: FakeBrokers) -> None:
         # Two rounds over brokers 1 and 2 and the bootstrap servers.
         brokers.answers = [NetworkError("no")] * 4 + [metadata()]

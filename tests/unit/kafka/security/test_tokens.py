@@ -6,10 +6,14 @@ import base64
 import json
 import logging
 import signal
+import socket
+import ssl
 import sys
 import threading
 import time
+import urllib.error
 from collections.abc import Callable
+from email.message import Message
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -515,24 +519,51 @@ def test_a_provider_that_fails_is_named_and_its_words_are_not_shown(
     assert caught.value.__suppress_context__ or provider == "nobody" or "return" in says or "function" in says
 
 
+class OfLibraryError(Exception):
+    """As `requests` and others raise it for an `OSError`."""
+
+
 @pytest.mark.parametrize(
-    "error", [TimeoutError(MARKED), ConnectionRefusedError(MARKED), OSError(MARKED)], ids=repr
+    ("raised", "kind"),
+    [
+        (TimeoutError(MARKED), NetworkError),
+        (ConnectionRefusedError(MARKED), NetworkError),
+        (socket.gaierror(MARKED), NetworkError),
+        (urllib.error.URLError(TimeoutError(MARKED)), NetworkError),
+        (OfLibraryError(MARKED), NetworkError),
+        # Trying again would lock the account, or help nothing.
+        (urllib.error.HTTPError("https://idp", 401, MARKED, Message(), None), AuthenticationError),
+        (ssl.SSLCertVerificationError(MARKED), AuthenticationError),
+        (FileNotFoundError(MARKED), AuthenticationError),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, Exception) else one.__name__,
 )
-def test_a_provider_without_its_server_is_asked_again(module: ModuleType, error: OSError) -> None:
+def test_a_provider_without_its_server_is_asked_again(
+    module: ModuleType, raised: Exception, kind: type[Exception]
+) -> None:
     """It counted as credentials that are refused, which end a client."""
-    answers: list[OSError | str] = [error, "a.b.c"]
+    answers: list[Exception | str] = [raised, "a.b.c"]
 
     def asks() -> str:
         answer = answers.pop(0)
-        if isinstance(answer, OSError):
+        if not isinstance(answer, OfLibraryError) and isinstance(answer, Exception):
             raise answer
-        return answer
+        if isinstance(answer, str):
+            return answer
+        try:
+            raise ConnectionResetError(MARKED)
+        except OSError as error:
+            raise answer from error
 
     module.asks = asks  # type: ignore[attr-defined]
     given = security(token_provider="token_maker:asks")
-    with pytest.raises(NetworkError, match=f"provider token_maker:asks failed with {type(error).__name__}$"):
+    with pytest.raises(
+        kind, match=f"provider token_maker:asks failed with {type(raised).__name__}$"
+    ) as error:
         current_token(given, soon())
-    assert current_token(given, soon()).reveal() == "a.b.c"
+    assert MARKED not in str(error.value)
+    if kind is NetworkError:
+        assert current_token(given, soon()).reveal() == "a.b.c"
 
 
 def test_msk_iam_takes_region_and_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -393,6 +393,8 @@ def test_partitions_are_added_to_a_transaction_by_one_request_at_a_time(monkeypa
     [
         (TransactionAbortableError("refused"), State.ABORTABLE, False),
         (DeadlineExceededError("no answer"), State.ABORTABLE, True),
+        (SecurityError("an old certificate"), State.ABORTABLE, True),
+        (AuthenticationError("the password has changed"), State.FATAL, False),
         (BrokerError(ErrorCode.PRODUCER_FENCED, "AddPartitionsToTxn"), State.FATAL, False),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, Exception) else None,
