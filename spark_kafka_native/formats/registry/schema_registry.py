@@ -138,13 +138,14 @@ class SchemaRegistry:
             if isinstance(one, RegisteredSchema):
                 continue
             unknown += 1
+            if is_new:
+                new.append(key)
             if unknown > MAX_UNKNOWN:
+                self._note_unknown({key: found[key] for key in new})  # the task runs again
                 raise RegistryError(
                     f"More than {MAX_UNKNOWN} schemas of one batch of records are not in the schema registry "
                     f"at {self.url}: they are records of another registry, or of none"
                 ) from one
-            if is_new:
-                new.append(key)
         return {**found, **self._wait_for(new)}
 
     def _wait_for(self, new: list[int | str]) -> dict[int | str, Found]:
@@ -168,9 +169,7 @@ class SchemaRegistry:
             keys = [key for key in keys if isinstance(found[key], UnknownSchemaError)]
             if not keys:
                 break
-        for key, one in found.items():
-            if isinstance(one, UnknownSchemaError):
-                self._note_unknown(self._named(key).path, one)
+        self._note_unknown(found)
         return found
 
     def _ask_for(self, key: int | str, *, afresh: bool) -> Found:
@@ -246,7 +245,7 @@ class SchemaRegistry:
             answer = self._client.ask(what, path, until=chain.until)
         except UnknownSchemaError as error:
             if not afresh:
-                self._note_unknown(path, error)
+                self._note(path, error)
             raise
         schema = self._read(answer, what, known, chain.to(path))
         self._kept[path] = schema
@@ -256,7 +255,12 @@ class SchemaRegistry:
         self._unknown.pop(path, None)
         return schema
 
-    def _note_unknown(self, path: str, error: UnknownSchemaError) -> None:
+    def _note_unknown(self, found: Mapping[int | str, Found]) -> None:
+        for key, one in found.items():
+            if isinstance(one, UnknownSchemaError):
+                self._note(self._named(key).path, one)
+
+    def _note(self, path: str, error: UnknownSchemaError) -> None:
         if len(self._unknown) >= _MAX_UNKNOWN and path not in self._unknown:
             self._unknown.clear()
         now, before = monotonic(), self._unknown.get(path)
