@@ -21,6 +21,7 @@ UTC = pa.timestamp("us", "UTC")
         ("decimal", pa.decimal128(10, 0)),
         ("\n  id bigint,\n  name string\n", pa.struct([("id", pa.int64()), ("name", pa.string())])),
         ("x decimal(12, 2), y dec(5)", pa.struct([("x", pa.decimal128(12, 2)), ("y", pa.decimal128(5, 0))])),
+        ("rate decimal(4,4)", pa.struct([("rate", pa.decimal128(4, 4))])),
         ("array<map<string, timestamp>>", pa.list_(pa.map_(pa.string(), UTC))),
         (
             "s struct<a: date, b timestamp_ntz>, map map<string,binary>",

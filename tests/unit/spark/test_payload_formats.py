@@ -143,6 +143,7 @@ def test_a_schema_in_the_json_of_a_struct_type() -> None:
         ({"key_format": "json"}, "key.format=json needs key.schema"),
         ({"value_schema": "a int"}, "'value.schema' has no effect without value.format"),
         ({"value_layout": "columns"}, "'value.layout' has no effect without value.format"),
+        ({"value_schemaIdIn": "header"}, "'value.schemaIdIn' has no effect without value.format"),
         ({"mode": "permissive"}, "'mode' has no effect without key.format or value.format"),
         (
             {"value_format": "json", "value_prefix": "v"},

@@ -228,3 +228,14 @@ def test_credentials_in_clear_are_warned_of(given: dict[str, str], warned: bool)
         found = SecurityConfig(protocol=protocol, **given).warnings  # type: ignore[arg-type]
         assert any("sends credentials that everybody on the way can read" in one for one in found) is in_clear
         assert "marked" not in repr(found)
+
+
+@pytest.mark.parametrize(("protocol", "advised"), [("PLAINTEXT", "SSL"), ("SASL_PLAINTEXT", "SASL_SSL")])
+def test_tls_settings_of_a_connection_in_clear_are_warned_of(protocol: str, advised: str) -> None:
+    """With SASL they look as if records were encrypted."""
+    login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "me", "sasl.password": "p"}
+    given = {"ssl.truststore.location": "ca.pem"} | (login if protocol.startswith("SASL") else {})
+    (warning,) = SecurityConfig.from_properties(given | {"security.protocol": protocol}).warnings
+    assert warning.startswith(f"ssl.truststore.location without effect: security.protocol={protocol} does")
+    assert warning.endswith(f"; set {advised}")
+    assert SecurityConfig.from_properties(given | {"security.protocol": advised}).warnings == ()

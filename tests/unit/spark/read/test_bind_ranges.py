@@ -200,6 +200,25 @@ def test_a_topic_that_became_another_and_is_as_long_as_planned_is_found_out(clus
     assert [(loss.from_offset, loss.until_offset) for loss in found.losses] == [(5, 50)]
 
 
+def test_a_topic_that_became_another_is_found_out_beside_a_range_that_is_as_planned(cluster, router):
+    cluster.create("u", 1)
+    cluster.logs[TopicPartition("u", 0)].end_offset = 50
+    former = {topic: cluster.topic_ids[topic].hex for topic in ("t", "u")}
+    router.metadata({"t", "u"})
+    cluster.topic_ids["t"] = uuid4()
+    cluster.logs[TP].log_start_offset = 0
+    cluster.logs[TP].end_offset = 5
+    unchanged = replace(planned(At(0), At(50), topic_id=former["u"]), topic="u")
+    found = bind_ranges(router, [planned(At(20), Latest(), topic_id=former["t"]), unchanged], UNCOMMITTED)
+    assert [(one.planned.topic, *span) for one, span in zip(found.ranges, spans(found), strict=True)] == [
+        ("t", 0, 5),
+        ("u", 0, 50),
+    ]
+    (loss,) = found.losses
+    assert (loss.topic_partition, loss.from_offset) == (TP, 20)
+    assert "deleted and created again" in loss.note
+
+
 def test_partitions_that_are_gone_are_a_loss_and_the_others_are_read(cluster, router):
     ranges = [planned(Earliest(), Latest(), partition=p) for p in (0, 1, 7)]
     found = bind_ranges(router, ranges, UNCOMMITTED)
