@@ -187,6 +187,17 @@ def test_all_offsets_are_asked_for_with_open_transactions_or_without(
     ]
 
 
+@pytest.mark.parametrize("version", [7, 8])
+@pytest.mark.parametrize("stable", [True, False])
+def test_old_brokers_also_hold_offsets_of_open_transactions_back(version: int, stable: bool) -> None:
+    with MockBroker(versions={"OffsetFetch": (1, version)}) as broker:
+        router = Router(ClientConfig.from_properties({"bootstrap.servers": broker.bootstrap_servers}))
+        all_committed_offsets(router, "g", stable=stable)
+        (request,) = broker.asked("OffsetFetch")
+        assert (request.version, request.fields["require_stable"]) == (version, stable)
+        router.close()
+
+
 def test_each_partition_must_be_confirmed() -> None:
     none = ErrorCode.NONE
     read_offset_commit(committed(("a", 0, none), ("a", 2, none), ("b", 1, none)), "g", POSITIONS)

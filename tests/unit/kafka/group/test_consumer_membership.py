@@ -106,6 +106,17 @@ def test_what_is_to_go_is_acknowledged_only_when_it_is_gone() -> None:
     assert asked(membership, 5.0).topic_partitions == [TopicPartitions(topic_id=A, partitions=[0])]
 
 
+def test_partitions_that_are_being_given_up_are_reported_as_owned() -> None:
+    """Another member would get them before the last commit for them."""
+    membership = owning(0, 1)
+    asked(membership, 5.0)
+    membership.answered(answer(1, 0), 5.0)
+    assert membership.begin() == Change(revoked=frozenset({A1}))
+    assert asked(membership, 10.0).topic_partitions is None
+    membership.failed(NetworkError("lost"), True, 10.0)  # so that the next one has every field
+    assert asked(membership, 13.0).topic_partitions == [TopicPartitions(topic_id=A, partitions=[0, 1])]
+
+
 @pytest.mark.parametrize("withdrawn_first", [True, False])
 def test_each_assignment_is_acknowledged_even_if_it_changes_nothing(withdrawn_first: bool) -> None:
     """The coordinator keeps withdrawn partitions from others until it hears which ones are owned."""

@@ -52,6 +52,7 @@ class ScriptedLibrary(types.ModuleType):
         self.login_error: Exception | None = None
         self.step_error: Exception | None = None
         self.inquire_error: Exception | None = None
+        self.credential_error: Exception | None = None
         self.blocked = threading.Event()
         self.blocked.set()
         self.logins: list[dict[str, Any]] = []
@@ -72,8 +73,21 @@ class ScriptedLibrary(types.ModuleType):
                 library.blocked.wait(20)
                 if library.login_error is not None:
                     raise library.login_error
-                self.lifetime = library.lifetime
-                self.name = given["name"] or "cached@EXAMPLE.COM"
+                self._name = given["name"] or "cached@EXAMPLE.COM"
+
+            @property
+            def lifetime(self) -> int | None:
+                self.inquire()
+                return library.lifetime
+
+            @property
+            def name(self) -> str:
+                self.inquire()
+                return str(self._name)
+
+            def inquire(self) -> None:
+                if library.credential_error is not None:
+                    raise library.credential_error
 
         class SecurityContext:
             def __init__(self, **given: Any) -> None:
@@ -403,6 +417,15 @@ def test_log_in_says_who_and_for_how_long(library: ScriptedLibrary) -> None:
     assert kerberos.log_in(KerberosLogin(), Deadline.after_ms(5_000)) == ("cached@EXAMPLE.COM", 100.0)
     library.lifetime = None
     assert kerberos.log_in(KerberosLogin(), Deadline.after_ms(5_000))[1] == float("inf")
+
+
+@pytest.mark.parametrize("principal", [None, "alice@EXAMPLE.COM"])
+def test_a_ticket_of_a_cache_that_expires_after_it_is_found_is_an_error_with_advice(
+    library: ScriptedLibrary, principal: str | None
+) -> None:
+    library.credential_error = GSSError(BASE + 32)
+    with pytest.raises(AuthenticationError, match=r"the ticket has expired; .* or run kinit"):
+        kerberos.log_in(KerberosLogin(principal=principal), Deadline.after_ms(5_000))
 
 
 def test_a_kdc_that_does_not_answer_is_waited_for_until_the_deadline(
