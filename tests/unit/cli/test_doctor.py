@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing import Effect, MockBroker
 
 
 @pytest.fixture
@@ -123,6 +124,23 @@ def test_the_cluster_is_checked_if_one_of_its_addresses_can_be_reached(
         f"broker {number} advertises {one}"
         for number, one in enumerate(broker.bootstrap_servers.split(","), start=1)
     ]
+
+
+NO_KAFKA = Effect().send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+TOO_OLD = Effect().fail("UNSUPPORTED_VERSION")
+
+
+@pytest.mark.parametrize("answer", [NO_KAFKA, TOO_OLD], ids=["no Kafka", "too old"])
+def test_a_server_that_a_client_cannot_talk_to_is_one_finding_of_several(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: Effect
+) -> None:
+    monkeypatch.setattr(doctor, "check_machine", lambda: [Finding(check="Java", status="ok", detail="it is")])
+    broker.on("ApiVersions", node_id=1, times=None).choose(lambda _: answer)
+    assert main(["doctor", "--json", "-b", broker.bootstrap_servers]) == 1
+    found = json.loads(capsys.readouterr().out)
+    exchanges = [one["status"] for one in found if one["check"].startswith("Kafka ")]
+    assert exchanges == ["error", "ok", "ok"]
+    assert found[-1]["check"] == "Java"
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("note", 0), ("warning", 0), ("error", 1)])

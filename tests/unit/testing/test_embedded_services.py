@@ -1,0 +1,80 @@
+"""Embedded servers with stand-ins for their Java programs: starts that do not succeed."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_kafka_native.testing import BrokerStartError, EmbeddedRegistry, embedded_registry
+from spark_kafka_native.testing.broker_files import STARTED, Ports
+from spark_kafka_native.testing.embedded_kafka import EmbeddedBroker
+from spark_kafka_native.testing.processes import Guard
+
+STARTS_ONCE = f"""
+if mkdir started; then
+    echo "{STARTED}"
+    sleep 600
+fi
+echo "the log is damaged"
+"""
+JAVA = """#!/bin/sh
+if [ "$1" = -version ]; then
+    echo 'openjdk version "21.0.4" 2024-07-16'
+else
+    exec sleep 600
+fi
+"""
+
+
+@pytest.fixture
+def guard() -> Iterator[Guard]:
+    guard = Guard("guard-test-")
+    yield guard
+    guard.close()
+
+
+def test_a_broker_that_does_not_start_again_is_an_error_with_its_last_output(guard: Guard) -> None:
+    """Although the output of its first run is in the same file."""
+    broker = EmbeddedBroker(
+        guard=guard,
+        image=SimpleNamespace(command=lambda *_: ["/bin/sh", "-c", STARTS_ONCE]),  # type: ignore[arg-type]
+        node_id=1,
+        ports=Ports(listeners={}, internal=1, controller=2),
+        folder=guard.folder,
+        jvm_options=(),
+        startup_timeout_s=60,
+    )
+    broker.start()
+    broker.await_ready()
+    with pytest.raises(BrokerStartError, match="broker 1 ended while starting") as failed:
+        broker.restart(graceful=False)
+    assert "the log is damaged" in str(failed.value)
+    assert STARTED not in str(failed.value)
+
+
+def test_a_registry_that_accepts_connections_and_does_not_answer_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(JAVA)
+    java.chmod(0o755)
+    urlopen = urllib.request.urlopen
+
+    def sooner(url: str, *, timeout: float) -> Any:
+        return urlopen(url, timeout=timeout / 1_000)
+
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(urllib.request, "urlopen", sooner)
+    monkeypatch.setattr(embedded_registry, "registry_application", lambda: tmp_path)
+    monkeypatch.setattr(embedded_registry, "_START_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(embedded_registry, "free_ports", lambda _: [silent.getsockname()[1]])
+        with pytest.raises(BrokerStartError, match="the schema registry did not answer within 0 s"):
+            EmbeddedRegistry().start()
