@@ -252,6 +252,24 @@ def test_a_reply_that_is_held_comes_late(proxy: FaultProxy, client: Client, brok
     client.frame()
 
 
+@pytest.mark.parametrize("resets", [False, True], ids=["closed", "reset"])
+def test_a_reply_is_waited_for_and_traced_though_its_client_has_gone(
+    proxy: FaultProxy, client: Client, resets: bool
+) -> None:
+    hold = faults.Hold()
+    proxy.add(FaultRule(api="EndTxn", fault=hold, times=1))
+    client.send(END, 5)
+    hold.wait()
+    if resets:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    with closing(Client(proxy.bootstrap_servers)) as second:
+        assert second.ask(END, 5) == DONE  # the proxy has noticed the end of the first connection before
+    hold.release()
+    (held,) = proxy.wait_for_faults(timeout_s=20)
+    assert (held.api, held.side, type(held.fault)) == ("EndTxn", "reply", faults.Delay)
+
+
 def test_rules_fit_count_and_ask(proxy: FaultProxy, client: Client, broker: ScriptedBroker) -> None:
     reset = faults.DropReply()
     proxy.add(FaultRule(client_id="somebody else", fault=reset))
@@ -347,8 +365,14 @@ def test_a_trace_that_is_none_is_refused(tmp_path: Path) -> None:
     path.write_text('{"fault": {"kind": "Exec"}}\n')
     with pytest.raises(ValueError, match=r"trace, line 1: no traced fault \(no fault"):
         read_trace(path)
-    rewritten = faults.RewriteError(ErrorCode.NOT_COORDINATOR)
-    assert faults.from_json(faults.to_json(rewritten)) == rewritten
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.RewriteError(ErrorCode.NOT_COORDINATOR), faults.CutAt(3)], ids=["with a code", "plain"]
+)
+def test_a_fault_that_was_written_can_be_read_more_than_once(fault: faults.Fault) -> None:
+    written = faults.to_json(fault)
+    assert [faults.from_json(written) for _ in range(2)] == [fault, fault]
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,23 @@ def test_a_fault_answers_a_version_that_is_not_offered(broker: MockBroker, peer:
     assert peer.ask("EndTxn", end, 5)["producer_epoch"] == 3
 
 
+def test_an_api_that_only_the_script_knows_is_offered_after_its_last_answer(
+    broker: MockBroker, peer: Peer
+) -> None:
+    """A client that connects again would find other versions."""
+
+    def offered() -> dict[int, tuple[int, int]]:
+        keys = peer.ask("ApiVersions", {}, 2)["api_keys"]
+        return {one["api_key"]: (one["min_version"], one["max_version"]) for one in keys}
+
+    before = offered()
+    broker.on("DescribeLogDirs", times=1).reply({"results": []})
+    scripted = offered()
+    assert scripted.keys() - before.keys() == {35}
+    assert peer.ask("DescribeLogDirs", {"topics": None}, 1)["results"] == []
+    assert offered() == scripted
+
+
 def test_bytes_are_sent_in_place_of_an_answer(broker: MockBroker, peer: Peer) -> None:
     broker.on("CreateTopics").send(b"HTTP/1.1 400").cut(8)
     peer.send("CreateTopics", {"topics": [{"name": "c", "num_partitions": 1}]}, 5)
