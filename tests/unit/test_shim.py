@@ -18,6 +18,13 @@ def test_it_has_the_data_source_and_nothing_to_say():
     assert ran.stderr == ""
 
 
+@pytest.mark.parametrize("version", ["4.1.0rc1", "4.2.0.dev1", "4.1.1+vendor.3"])
+def test_previews_and_vendors_builds_of_pyspark_have_the_data_source(version):
+    ran = import_shim(f"import pyspark; pyspark.__version__ = {version!r}")
+    assert ran.stderr == ""
+    assert ran.stdout == "<class 'spark_kafka_native.spark.source.KafkaDataSource'>\n"
+
+
 @pytest.mark.parametrize(
     ("preparation", "said"),
     [

@@ -143,6 +143,25 @@ def test_a_server_that_a_client_cannot_talk_to_is_one_finding_of_several(
     assert found[-1]["check"] == "Java"
 
 
+def test_a_name_without_an_address_makes_the_exit_code_though_another_broker_is_reached(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def without_one(host: str, *others: Any, **settings: Any) -> Any:
+        if host == "misspelled.example":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *others, **settings)
+
+    monkeypatch.setattr(socket, "getaddrinfo", without_one)
+    monkeypatch.setattr(doctor, "check_machine", list)
+    (address,) = config(broker).bootstrap_servers
+    assert main(["doctor", "-b", f"{address},misspelled.example:9092"]) == 1
+    found = [line.split("\t")[:2] for line in capsys.readouterr().out.splitlines()]
+    assert ["ERROR", "name misspelled.example"] in found
+    assert "TCP misspelled.example:9092" not in [check for _, check in found]
+
+
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("note", 0), ("warning", 0), ("error", 1)])
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["lines", "json"])
 def test_errors_alone_make_the_exit_code(

@@ -106,6 +106,31 @@ def test_a_read_ends_with_its_timeout_and_the_consumer_with_its_block(cluster: S
     asyncio.run(read())
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("read", "error"),
+    [
+        ("anext", StopAsyncIteration),
+        ("poll", ConsumerClosedError),
+        ("read_columns", ConsumerClosedError),
+    ],
+)
+def test_a_read_that_waits_ends_when_another_task_closes_the_consumer(
+    cluster: ScriptedCluster, read: str, error: type[Exception]
+) -> None:
+    async def close() -> None:
+        async with AsyncConsumer(cluster.bootstrap_servers, "a") as consumer:
+            reading = asyncio.ensure_future(READS[read](consumer))
+            for _ in range(3):  # now it waits
+                await asyncio.sleep(0)
+            await consumer.close()
+            async with asyncio.timeout(WITHIN_S):
+                with pytest.raises(error):
+                    await reading
+
+    asyncio.run(close())
+
+
 def test_a_consumer_that_is_made_after_its_start_was_cancelled_is_closed() -> None:
     """Its threads and connections would stay."""
     asked, allowed, closed = threading.Event(), threading.Event(), threading.Event()

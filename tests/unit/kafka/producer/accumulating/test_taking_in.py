@@ -134,6 +134,24 @@ def test_a_row_that_is_refused_has_its_number_in_the_columns_of_all_topics(
     assert error.value.row == 3
 
 
+@pytest.mark.parametrize("bad", [{"value": b"x" * 3_000}, {"partition": 7}], ids=["too large", "partition"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_no_row_of_any_topic_is_taken_where_one_is_refused(cluster, produce, bad, place):
+    """The caller mends the row and sends all of them again: none is there twice."""
+    cluster.create("u", 2)
+    cluster.max_message_bytes = 2_000
+    rows = [{"topic": topic, "value": topic.encode(), "partition": 0} for topic in ("t", "u")]
+    producer = produce()
+    refused_rows = [row | bad if number == place else row for number, row in enumerate(rows)]
+    with pytest.raises(RecordError, match=f"row {place} for topic {rows[place]['topic']}"):
+        producer.send_columns(pa.RecordBatch.from_pylist(refused_rows))
+    assert producer.stats().buffered_records == 0
+    producer.send_columns(pa.RecordBatch.from_pylist(rows))
+    producer.flush(60)
+    assert cluster.values(TP) == [b"t"]
+    assert cluster.values(TopicPartition("u", 0)) == [b"u"]
+
+
 def test_the_explicit_partitioner_wants_a_partition_at_once(cluster, produce):
     producer = produce(partitioner="explicit")
     producer.send("t", value=b"0", partition=0)
