@@ -106,6 +106,12 @@ def test_columns_for_errors_are_there_where_bad_records_stay(mode: dict[str, str
     assert extended == KAFKA.replace("`value` binary", "`value` STRUCT<id bigint>") + added
 
 
+@pytest.mark.parametrize("mode", [{"mode": "permissive"}, {"mode": "dlq", "dlq_topic": "letters"}])
+def test_keys_may_be_decoded_alone_in_any_mode(mode: dict[str, str]) -> None:
+    parsed = formats(key_format="json", key_schema="id bigint", **mode)
+    assert (parsed.mode, parsed.value) == (mode["mode"], None)
+
+
 def test_a_comment_in_the_schema_ends_before_the_other_columns() -> None:
     ddl = "id bigint -- the number, `x`\n, name string /* 'y' */, `a -- b` string COMMENT '-- c'"
     parsed = formats(value_format="json", value_schema=ddl).value

@@ -283,6 +283,26 @@ def test_batches_outside_a_transaction_are_refused(broker: MockBroker, peer: Pee
     assert broker.records("orders", committed=True) == []
 
 
+def test_batches_in_a_partition_that_the_transaction_lacks_are_refused(
+    broker: MockBroker, peer: Peer
+) -> None:
+    """They would get no marker, and hold up readers of committed records."""
+    me = {key: value for key, value in initialize(peer).items() if key != "error_code"}
+    assert begin(peer, "orders", **me) == [0]
+
+    batch = confined(me["producer_id"], me["producer_epoch"])
+    parts = [{"index": 1, "records": batch}]
+    fields = {
+        "acks": -1,
+        "transactional_id": "id",
+        "topic_data": [{"name": "orders", "partition_data": parts}],
+    }
+    with closing(Peer(broker.bootstrap_servers.split(",")[broker.leader("orders", 1) - 1])) as leader:
+        (topic,) = leader.ask("Produce", fields, 9)["responses"]
+    assert topic["partition_responses"][0]["error_code"] == ErrorCode.INVALID_TXN_STATE
+    assert broker.records("orders", partition=1) == []
+
+
 def confined(producer_id: int, epoch: int) -> bytes:
     """A batch of a transaction, by another client's encoder."""
     builder = aiokafka.record.default_records.DefaultRecordBatchBuilder(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.kafka.group.group_config import GroupConfig
+from spark_kafka_native.kafka.group.group_config import GroupConfig, GroupProtocol
 
 
 def config(**properties: str) -> GroupConfig:
@@ -30,6 +30,15 @@ def test_assignors_have_their_own_names_and_javas(text: str, names: tuple[str, .
 def test_a_strategy_without_an_assignor_and_an_unknown_one_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"partition\.assignment\.strategy.* must be one or more of range"):
         config(partition_assignment_strategy=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "protocol"),
+    [("CONSUMER", GroupProtocol.CONSUMER), (" Classic ", GroupProtocol.CLASSIC)],
+)
+def test_the_protocol_may_be_in_upper_case(text: str, protocol: GroupProtocol) -> None:
+    """As Kafka's own clients take it."""
+    assert config(group_protocol=text).group_protocol is protocol
 
 
 @pytest.mark.parametrize(("text", "commits"), [("true", True), (" True ", True), ("false", False)])
