@@ -243,6 +243,16 @@ def test_each_tagged_field_of_an_answer_has_its_own_value(broker: MockBroker, pe
     assert {name: found[name] for name in tagged} == tagged
 
 
+def test_a_reply_may_be_null_in_versions_that_allow_it_alone(broker: MockBroker, peer: Peer) -> None:
+    broker.on("Metadata", times=2).reply({"topics": [{"name": None, "error_code": REFUSED}]})
+    (topic,) = peer.ask("Metadata", {"topics": None}, 12)["topics"]
+    assert (topic["name"], topic["error_code"]) == (None, REFUSED)
+    peer.send("Metadata", {"topics": None}, 11)
+    assert peer.read(1) == b"", "the connection is closed"
+    with pytest.raises(RuntimeError, match=r"version 11, .* name of MetadataResponse v11 can't be null"):
+        broker.close()
+
+
 def test_a_request_knows_when_it_came_and_its_bytes(broker: MockBroker, peer: Peer) -> None:
     before = time.monotonic()
     peer.ask("Metadata", {"topics": [{"name": "a"}]}, 9)
@@ -386,6 +396,21 @@ def test_what_is_no_request_ends_the_connection(
         peer.socket.sendall(sent)
         assert peer.read(1) == b""
     assert words in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("of_topic", "of_request"), [(b"\1\x63\3any", b"\0"), (b"\0", b"\1\x63\3any")], ids=["topic", "request"]
+)
+def test_a_tagged_field_that_the_specification_lacks_is_skipped(
+    peer: Peer, of_topic: bytes, of_request: bytes
+) -> None:
+    """Clients that are newer than the specification may send one (KIP-482)."""
+    body = struct.pack(">hhih", 3, 9, 7, 1) + b"c\0" + b"\2\2a" + of_topic + b"\0\0\0" + of_request
+    peer.socket.sendall(struct.pack(">i", len(body)) + body)
+
+    told = peer.receive("Metadata", 9)
+
+    assert [(topic["name"], topic["error_code"]) for topic in told["topics"]] == [("a", 0)]
 
 
 def test_requests_that_are_cut_anywhere_harm_nobody(broker: MockBroker) -> None:
