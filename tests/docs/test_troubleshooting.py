@@ -20,6 +20,7 @@ INNER = {
     "HeaderKeyError": "becomes a CorruptRecordError",
     "InputError": "the command line prints its message alone",
     "NotTogetherError": "inside of formats: the payloads are read one by one",
+    "UnencodableError": "a ValueError of the caller's; the command line prints its message alone",
     "TooLargeError": "inside of formats: an Arrow IPC stream that is a bad record",
     "RecursiveError": "a FormatError, about a Protobuf message that contains itself",
     "RequestError": "inside of formats.registry: it asks again, or raises a RegistryError",

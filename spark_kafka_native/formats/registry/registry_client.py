@@ -73,7 +73,7 @@ class RegistryClient:
         until = monotonic() + OPERATION_S if until is None else until
         first, count = self._answered, len(self.urls)
         lacking, unknown = set[int](), None
-        reason = "it has not answered"
+        reasons = dict[int, str]()
         for attempt in itertools.count():
             place = (first + attempt) % count
             url = self.urls[place]
@@ -86,9 +86,9 @@ class RegistryClient:
                 if answer.status not in _TRY_AGAIN:
                     self._answered = place
                     return _read(answer, what, url)
-                reason, pause_s = f"{url}: HTTP status {answer.status}", _retry_after_s(answer)
+                reasons[place], pause_s = f"{url}: HTTP status {answer.status}", _retry_after_s(answer)
             except RequestError as error:
-                reason = f"{url}: {error}"
+                reasons[place] = f"{url}: {error}"
             except UnknownSchemaError as error:
                 lacking.add(place)
                 if len(lacking) == count:
@@ -101,9 +101,10 @@ class RegistryClient:
             if rounds >= _ROUNDS or monotonic() + pause_s >= until:
                 break
             sleep(pause_s)
+        causes = "; ".join(reasons.values()) or "it has not answered"
         raise RegistryError(
-            f"Can't get the {what} from the schema registry at {self.shown}: {reason} "
-            f"({attempt + 1} attempts)" + (f". {unknown}, but the other may have it" if unknown else "")
+            f"Can't get the {what} from the schema registry at {self.shown}: {causes} "
+            f"({attempt + 1} attempts)" + (f". {unknown}, but another may have it" if unknown else "")
         ) from unknown
 
     def _request(self, path: str, body: Mapping[str, Any] | None) -> HttpRequest:

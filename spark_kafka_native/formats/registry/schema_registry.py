@@ -29,6 +29,8 @@ _UNKNOWN_S: Final = (1.0, 60.0)
 least and at most after these."""
 _FOLLOWER_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """A node of a registry that gave an id may be ahead of the one that is asked for the schema."""
+_AGAIN_S: Final = 10.0
+"""The last of these pauses begins no later."""
 _LEAST_PAUSES: Final = 2
 _MANY_NEW: Final = 100
 """More unknown schemas of one batch are most likely of another registry, and each costs a request after each
@@ -163,7 +165,10 @@ class SchemaRegistry:
     def _ask_again(self, keys: list[int | str], pauses: Iterable[float]) -> dict[int | str, Found]:
         """As `_ask_for`, after each pause for those that are still unknown, which are kept as that then."""
         found: dict[int | str, Found] = {}
+        until = monotonic() + _AGAIN_S
         for pause_s in pauses:
+            if monotonic() > until:  # asking takes long
+                break
             sleep(pause_s)
             found |= {key: self._ask_for(key, afresh=True) for key in keys}
             keys = [key for key in keys if isinstance(found[key], UnknownSchemaError)]

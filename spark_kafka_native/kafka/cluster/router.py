@@ -14,6 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID
 
@@ -51,6 +52,8 @@ _LOG = logging.getLogger("spark_kafka_native.cluster")
 
 WARM_ROUTERS = 8
 """The number of unused routers of a process that stay connected."""
+LEAST_LIVE_MS = 5_000
+"""For the answer on a connection that is open, where half of the time is less: it is closed afterwards."""
 LEAST_SHARE = 8
 """Known brokers are asked until this part of the time for all of them is left."""
 SHOWN_CHANGES = 5
@@ -231,11 +234,11 @@ class Router:
         once: the others would refuse it as well, and the account might be locked.
         """
         failures: list[KafkaError] = []
-        for connect in self._ways(deadline):
+        for connect, limit in self._ways(deadline):
             if deadline.expired:
                 break
             try:
-                return connect().send(request, deadline=deadline)
+                return connect().send(request, deadline=limit)
             except AuthenticationError:
                 raise
             except (NetworkError, ProtocolError, SecurityError) as error:
@@ -340,11 +343,12 @@ class Router:
             for name in topics
         )
 
-    def _ways(self, deadline: Deadline) -> Iterable[Callable[[], Connection]]:
+    def _ways(self, deadline: Deadline) -> Iterable[tuple[Callable[[], Connection], Deadline]]:
         # A random one of the idle connections: always the same one might be the broker that lags behind.
         live = sorted(self._brokers.live(), key=lambda c: (c.muted_ms, c.in_flight, random.random()))
         for connection in live:
-            yield lambda connection=connection: connection  # type: ignore[misc]
+            share = deadline.within_ms(max(deadline.remaining_ms / 2, LEAST_LIVE_MS))
+            yield lambda connection=connection: connection, share  # type: ignore[misc]
         # At most half of the remaining time, so that brokers which are gone for good leave time for the
         # bootstrap servers. Those that did not answer before are asked last, and those for which little time
         # is left next time: they must not count as unreachable after a moment.
@@ -358,8 +362,8 @@ class Router:
             if known.remaining_ms < whole_ms / LEAST_SHARE:
                 break
             share = known.within_ms(known.remaining_ms / 2)
-            yield lambda broker=broker, share=share: self._brokers.connection(broker, share)  # type: ignore[misc]
-        yield lambda: self._brokers.bootstrap(deadline)
+            yield partial(self._brokers.connection, broker, share), share
+        yield partial(self._brokers.bootstrap, deadline), deadline
 
 
 def check_shared(router: Router | None, config: ClientConfig) -> None:

@@ -146,7 +146,7 @@ class Connection(RequestPipeline):
         """Take no more requests, wait for the responses in flight, and close: nothing is lost or reordered.
 
         Raises `NetworkError` if responses are still missing at ``deadline``; threads that wait for them keep
-        waiting. Responses of requests that were abandoned are waited for until they are overdue.
+        waiting. Responses that are overdue are not waited for: their requests were abandoned.
         """
         missing = self.drain(deadline.within_ms(self._take_no_more()))
         if missing is not None and self._take_no_more() > 0:
@@ -164,15 +164,11 @@ class Connection(RequestPipeline):
         return self.closed
 
     def _take_no_more(self) -> float:
-        """The milliseconds after which the requests in flight are overdue, if all of them are abandoned: the
-        others have a time limit of their own.
-        """
+        """The milliseconds after which all requests in flight are overdue."""
         with self.lock:
             self.retired = True
-            in_flight = list(self._in_flight)
-        if not in_flight or not all(pending.abandoned for pending in in_flight):
-            return math.inf
-        return self.request_timeout_ms - (time.monotonic() - in_flight[-1].sent_at) * 1000
+            overdue_at = max((pending.overdue_at for pending in self._in_flight), default=math.inf)
+        return (overdue_at - time.monotonic()) * 1000
 
     def _raise_if_unusable(self) -> None:
         super()._raise_if_unusable()

@@ -62,6 +62,7 @@ class PendingResponse(Generic[R]):
         "connection",
         "correlation_id",
         "done",
+        "overdue_at",
         "sent_at",
         "what",
     )
@@ -77,6 +78,8 @@ class PendingResponse(Generic[R]):
         self.api = api
         """The request's name."""
         self.sent_at = time.monotonic()
+        self.overdue_at = self.sent_at + connection.request_timeout_ms / 1000
+        """When nothing waits for the response any more: later for a `result` with another time limit."""
         self.done = False
         self.abandoned = False
         self._response: R | None = None
@@ -96,6 +99,7 @@ class PendingResponse(Generic[R]):
             if deadline is not None:
                 limit_ms = min(limit_ms, deadline.remaining_ms)
             limit = Deadline.after_ms(limit_ms) if deadline is None else deadline.within_ms(limit_ms)
+            self.overdue_at = max(self.overdue_at, time.monotonic() + limit_ms / 1000)
             if not self.connection.wait_for(self, limit):
                 self._give_up(limit, limit_ms)
         if self._error is not None:

@@ -655,9 +655,7 @@ def test_a_schema_is_not_unknown_while_a_node_can_not_be_asked(monkeypatch: pyte
         asked = SchemaRegistry.from_settings({"registry.url": f"{behind.url},{ahead.url}"})
         assert asked is not None
         assert asked.schema(7).text == LONG
-        says = (
-            rf"{ahead.url}: HTTP status 503 \(.*There is no schema with id 8 .*{behind.url}.*, but the other"
-        )
+        says = rf"{ahead.url}: HTTP status 503 \(.*There is no schema with id 8 .*{behind.url}.*, but another"
         with pytest.raises(RegistryError, match=says) as raised:
             asked.schema(8)
         assert not isinstance(raised.value, UnknownSchemaError)
