@@ -33,6 +33,13 @@ _VERSION_CHECK_MS: Final = 3_000
 _LAGGING_BROKER_MS: Final = 5_000
 
 
+def look_at_topics(router: Router, topics: Collection[str], options: WriteOptions) -> None:
+    """Know ``topics`` from now on, with one request. Those that are to be created are asked about anew: the
+    process may know one that has been deleted since."""
+    deadline = router.deadline(options.producer.max_block_ms)
+    router.metadata(topics, refresh=options.create_topics, deadline=deadline)
+
+
 def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
     """Make sure that ``topic`` exists: create it with ``createTopics``. Raises `ConfigError` if it does
     not, and the client's error if that is still unknown after ``kafka.max.block.ms``."""
@@ -61,8 +68,12 @@ def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
 
 def prepare_fixed_topics(options: WriteOptions) -> None:
     """`prepare_topic` for what no row names, on a worker, which knows it from the last micro-batch."""
+    if not options.fixed_topics:
+        return
+    router = router_for(options.client)
+    look_at_topics(router, options.fixed_topics, options)
     for topic in options.fixed_topics:
-        prepare_topic(router_for(options.client), topic, options)
+        prepare_topic(router, topic, options)
 
 
 def _check_compression(router: Router, options: WriteOptions) -> None:

@@ -245,9 +245,10 @@ class MicroBatch:
         begun: set[str] = set()
         if start.is_initial and end.start is not None:
             known, begun = end.start, {tp.topic for tp in end.start}
+        missing = {tp: offset for tp, offset in start.gone.items() if tp in end.positions}
         former = {
             tp: offset
-            for tp, offset in start.positions.items()
+            for tp, offset in {**missing, **start.positions}.items()
             if tp.topic not in begun and start.is_other_topic(tp.topic, end.topic_ids.get(tp.topic))
         }
         begin = {tp: offset for tp, offset in known.items() if tp not in former}

@@ -19,7 +19,7 @@ from ....kafka.producer.delivery import ColumnsDelivery
 from ....kafka.producer.errors import RecordError
 from ....kafka.producer.producer import Producer
 from ...worker_tuning import settle_worker
-from ..topics import prepare_topic
+from ..topics import look_at_topics, prepare_topic
 from ..write_options import WriteOptions
 from ..write_task import KafkaCommitMessage, RowColumns
 
@@ -111,9 +111,7 @@ class WriteTask:
             except RecordError as error:  # a broker would be asked for it again and again
                 raise error.at(rows.column("topic").to_pylist().index(topic)) from None
         if topics:
-            self.router.metadata(
-                topics, deadline=self.router.deadline(self._options.producer.max_block_ms)
-            )  # of all of them at once
+            look_at_topics(self.router, topics, self._options)
         for topic in sorted(topics):
             prepare_topic(self.router, topic, self._options)
             self._ready_topics.add(topic)

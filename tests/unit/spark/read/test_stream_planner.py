@@ -260,6 +260,15 @@ def test_a_topic_that_may_be_another_one_is_read_from_its_beginning(known):
     start = lenient.latest(start, limited=False)
     logs.latest, logs.ids = {T0: 9, U0: 7}, {"t": OLD, "u": NEW}
     assert ranges(lenient, start, lenient.latest(start, limited=False)) == [("u", 0, 0, 7, NEW)]
+    strict = planner_of(logs)
+    if known is None:
+        assert ranges(strict, start, strict.latest(start, limited=False)) == [("u", 0, 0, 7, NEW)]
+    else:
+        # Unread records of the former topic are lost, and no error said so.
+        with pytest.raises(
+            KafkaConditionError, match=r"Partition u-0 offset was changed from 5 to 7.*created again"
+        ):
+            strict.latest(start, limited=False)
 
 
 def test_positions_of_the_partitions_that_went_last_are_kept():

@@ -545,8 +545,40 @@ def test_a_task_of_a_stream_creates_the_topics_that_no_row_names(
     writer = KafkaStreamWriter(values, StructType().add("value", "binary"))
     message = writer.write(iter(()))
     assert (message.records, message.run_id) == (0, "run-1")
-    created = {topic: len(broker.cluster.topics[topic].partitions) for topic in broker.cluster.topics}
-    assert created == {"t": 1, "new": 3} | ({} if is_once else {"letters": 3})
+
+    def created() -> dict[str, int]:
+        return {topic: len(found.partitions) for topic, found in broker.cluster.topics.items()}
+
+    assert created() == {"t": 1, "new": 3} | ({} if is_once else {"letters": 3})
+    # A process that knows a topic which was deleted since waited for it until delivery.timeout.ms.
+    with broker.cluster.changed:
+        broker.cluster.delete_topic("new")
+    properties["streaming.sql.batchId"] = "1"
+    message = writer.write(iter([pa.record_batch({"value": pa.array([b"1"], pa.binary())})]))
+    assert (message.records, created()["new"]) == (1, 3)
+
+
+@pytest.mark.parametrize("create", ["true", "false"])
+def test_a_topic_that_rows_name_is_created_again_after_it_was_deleted(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, create: str
+) -> None:
+    context = SimpleNamespace(getLocalProperty={}.get, partitionId=lambda: 0)
+    monkeypatch.setattr(pyspark.TaskContext, "get", lambda: context)
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "createTopics": create}
+    given |= {"kafka.delivery.timeout.ms": "1500", "kafka.request.timeout.ms": "1000", "kafka.linger.ms": "0"}
+    schema = StructType().add("topic", "string").add("value", "binary")
+    writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), schema)
+    batch = pa.record_batch({"topic": ["t"], "value": pa.array([b"1"], pa.binary())})
+    writer.write(iter([batch]))
+    with broker.cluster.changed:
+        broker.cluster.delete_topic("t")
+    if create == "true":
+        writer.write(iter([batch]))
+        assert [one.value for one in broker.records("t")] == [b"1"]
+    else:
+        with pytest.raises(KafkaError):
+            writer.write(iter([batch]))
+        assert "t" not in broker.cluster.topics
 
 
 def test_each_transaction_lasts_as_long_as_its_option_says(broker: MockBroker) -> None:
