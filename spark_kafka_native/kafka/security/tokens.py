@@ -5,6 +5,7 @@ and renewed after 75 to 80 % of its lifetime.
 from __future__ import annotations
 
 import base64
+import errno
 import importlib
 import json
 import logging
@@ -45,7 +46,9 @@ MAX_HANGING: Final = 64
 MAX_SOURCES: Final = 64
 """Limit of configurations with kept tokens; the oldest one is removed first."""
 _NO_ANSWER: Final = (TimeoutError, ConnectionError, socket.gaierror)
-_MAX_CAUSES: Final = 10
+_NO_WAY: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
+_NAMES_OF_LIBRARIES: Final = frozenset({"ConnectionError", "Timeout", "ConnectError", "TimeoutException"})
+"""Those of `requests` and `httpx`, which may not be installed."""
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 
@@ -271,18 +274,15 @@ def _call(name: str, security: SecurityConfig) -> tuple[str, float | None]:
     return token, seconds(expires_ms, per_second=1000)
 
 
-def _has_no_answer(error: BaseException | None) -> bool:
-    """True if ``error`` comes of a connection that failed, whichever library raises it: nothing was refused,
-    and another attempt locks no account.
+def _has_no_answer(error: BaseException) -> bool:
+    """True if ``error`` is of a connection that failed: nothing was refused, and another attempt locks no
+    account. Not by its context: a refusal may be raised where such an error was handled.
     """
-    for _ in range(_MAX_CAUSES):
-        if error is None:
-            return False
-        # urllib names the cause in `reason`.
-        if isinstance(error, _NO_ANSWER) or isinstance(getattr(error, "reason", None), _NO_ANSWER):
+    # urllib names the cause in `reason`.
+    for one in (error, error.__cause__, getattr(error, "reason", None)):
+        if isinstance(one, _NO_ANSWER) or (isinstance(one, OSError) and one.errno in _NO_WAY):
             return True
-        error = error.__cause__ or error.__context__
-    return False
+    return not _NAMES_OF_LIBRARIES.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def _provider(name: str, security: SecurityConfig) -> TokenProvider:

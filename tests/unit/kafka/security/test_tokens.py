@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import logging
 import signal
@@ -519,8 +520,11 @@ def test_a_provider_that_fails_is_named_and_its_words_are_not_shown(
     assert caught.value.__suppress_context__ or provider == "nobody" or "return" in says or "function" in says
 
 
-class OfLibraryError(Exception):
-    """As `requests` and others raise it for an `OSError`."""
+class ConnectTimeout(OSError):  # noqa: N818 - as `requests` names it
+    pass
+
+
+Timeout = type("Timeout", (ConnectTimeout,), {})
 
 
 @pytest.mark.parametrize(
@@ -529,31 +533,33 @@ class OfLibraryError(Exception):
         (TimeoutError(MARKED), NetworkError),
         (ConnectionRefusedError(MARKED), NetworkError),
         (socket.gaierror(MARKED), NetworkError),
+        (OSError(errno.EHOSTUNREACH, MARKED), NetworkError),
         (urllib.error.URLError(TimeoutError(MARKED)), NetworkError),
-        (OfLibraryError(MARKED), NetworkError),
+        (urllib.error.URLError(OSError(errno.ENETUNREACH, MARKED)), NetworkError),
+        (Timeout(MARKED), NetworkError),
         # Trying again would lock the account, or help nothing.
         (urllib.error.HTTPError("https://idp", 401, MARKED, Message(), None), AuthenticationError),
         (ssl.SSLCertVerificationError(MARKED), AuthenticationError),
         (FileNotFoundError(MARKED), AuthenticationError),
+        (OSError(errno.EACCES, MARKED), AuthenticationError),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, Exception) else one.__name__,
 )
+@pytest.mark.parametrize("handles", [False, True], ids=["", "while another error is handled"])
 def test_a_provider_without_its_server_is_asked_again(
-    module: ModuleType, raised: Exception, kind: type[Exception]
+    module: ModuleType, raised: Exception, kind: type[Exception], handles: bool
 ) -> None:
     """It counted as credentials that are refused, which end a client."""
     answers: list[Exception | str] = [raised, "a.b.c"]
 
     def asks() -> str:
         answer = answers.pop(0)
-        if not isinstance(answer, OfLibraryError) and isinstance(answer, Exception):
-            raise answer
         if isinstance(answer, str):
             return answer
         try:
-            raise ConnectionResetError(MARKED)
-        except OSError as error:
-            raise answer from error
+            raise ConnectionResetError if handles else ValueError
+        except (OSError, ValueError):
+            raise answer  # noqa: B904 - its context says nothing
 
     module.asks = asks  # type: ignore[attr-defined]
     given = security(token_provider="token_maker:asks")
