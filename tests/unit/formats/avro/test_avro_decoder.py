@@ -3,18 +3,20 @@
 import datetime as dt
 import json
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from support.avro_cases import write
 
-from spark_kafka_native.formats import BadRows, Decoded, FormatError
+from spark_kafka_native.formats import BadRows, Decoded, FormatError, avro
 from spark_kafka_native.formats.avro.decoder import AvroDecoder
 from spark_kafka_native.formats.avro.defaults import varint
-from spark_kafka_native.formats.avro.kernel import AvroKernel, PythonKernel, load_compiled
+from spark_kafka_native.formats.avro.kernel import AvroKernel, PythonKernel, choose, load_compiled
 from spark_kafka_native.formats.avro.schema import parse_schema
 from spark_kafka_native.formats.avro.types import arrow_type
+from spark_kafka_native.kernel_choice import ENVIRONMENT_VARIABLE
 
 UTC = pa.timestamp("us", "UTC")
 
@@ -425,3 +427,9 @@ def test_what_a_bad_payload_looks_like_is_not_read_out_of_the_next_one(kernel: A
     bad = decode(kernel, payloads, record(("a", "string"), ("b", "string"))).bad
     assert bad.rows == (0, 1, 2, 3)
     assert ["it begins as one" in reason for reason in bad.reasons] == [False, True, False, False]
+
+
+def test_a_build_of_older_sources_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setattr(avro, "_kernel", SimpleNamespace(decode=None), raising=False)  # it can't encode
+    assert decode(choose(), [b"\x02a"], "string").array.to_pylist() == ["a"]

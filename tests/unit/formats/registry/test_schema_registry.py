@@ -375,6 +375,8 @@ def test_credentials_are_sent_and_never_shown() -> None:
         ({"url": " , "}, "empty"),
         ({"url": "http://h", "user": "me", "password": "s3cr3t"}, "in clear to h"),
         ({"url": "http://h", "token": "s3cr3t"}, "in clear to h"),
+        ({"url": "http://localhost.example.com", "token": "s3cr3t"}, "in clear to localhost.example.com"),
+        ({"url": "http://127.0.0.1.example.com", "token": "s3cr3t"}, "in clear to 127.0.0.1.example.com"),
         ({"url": "https://h", "user": "me"}, "need each other"),
         ({"url": "https://h", "user": "a:s3cr3t", "password": "s3cr3t"}, "no colon"),
         ({"url": "https://h", "user": "me", "password": "s3cr3t", "token": "s3cr3t"}, "exclude each other"),

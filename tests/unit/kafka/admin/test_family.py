@@ -223,6 +223,7 @@ def test_names_are_a_collection_of_texts(given: Any) -> None:
 def test_lag_is_never_below_0() -> None:
     assert PartitionLag(committed_offset=9, end_offset=5).lag == 0
     assert PartitionLag(committed_offset=5, end_offset=9).lag == 4
+    assert PartitionLag(committed_offset=0, end_offset=0).lag == 0  # an empty partition is not a missing one
     assert PartitionLag(committed_offset=5, end_offset=None).lag is None
 
 

@@ -55,6 +55,10 @@ ESCAPED = [
             {"username": "a", "password": "b"},
         ),
         (f"{PLAIN_MODULE} required password='a//b/*c*/' /* d\n */;", {"password": "a//b/*c*/"}),
+        (
+            f'{PLAIN_MODULE} required username=\'a "b"\' password="it\'s";',
+            {"username": 'a "b"', "password": "it's"},
+        ),
         (f"{PLAIN_MODULE} required password=p/q;", {"password": "p/q"}),  # refused by Java
     ],
 )

@@ -75,6 +75,10 @@ class PerhapsMany(Struct):
     many: list[Inner] | None
 
 
+class Numbers(Struct):
+    many: list[Int32]
+
+
 class Gone(Struct):
     always: Int8
     old: Int8 = field(until=2, default=0)
@@ -268,6 +272,12 @@ class TestValues:
         """In a heartbeat (KIP-848) null says that the partitions are the same as before."""
         written = write(PerhapsMany(many=value), flexible=flexible)
         assert read(PerhapsMany, written, flexible=flexible) == PerhapsMany(many=value)
+
+    @pytest.mark.parametrize("flexible", [False, True])
+    @pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 200])
+    def test_an_array_of_numbers_of_any_length(self, length: int, flexible: bool) -> None:
+        numbers = Numbers(many=list(range(length)))
+        assert read(Numbers, write(numbers, flexible=flexible), flexible=flexible) == numbers
 
     def test_a_string_too_long(self) -> None:
         with pytest.raises(ValueError, match="a string of 32768 bytes is longer than 32767"):
