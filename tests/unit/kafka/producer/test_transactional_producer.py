@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
 from support.brokers.scripted_broker import HangUp, Silence, properties
 from support.brokers.transaction_cluster import TransactionCluster
+from support.producer.producing import wait_until
 
 from spark_kafka_native.kafka.cluster import split_commit
 from spark_kafka_native.kafka.cluster.router import Router
@@ -326,6 +328,37 @@ def test_a_record_that_send_refuses_keeps_the_transaction_from_being_committed(
         with pytest.raises(TransactionAbortableError, match="partition 7"):
             producer.commit()
         producer.abort()
+    assert seen(cluster) == []
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_send_that_is_interrupted_while_it_waits_for_room_keeps_the_transaction_from_being_committed(
+    cluster: TransactionCluster, kind: type[BaseException]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise kind
+
+    def interrupt_once_it_waits() -> None:
+        wait_until(lambda: producer._memory.waiting)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with producing(cluster, max_buffered_records=1, max_block_ms=60_000) as producer:
+            producer.begin()
+            cluster[1].on(ProduceRequest, lambda _request, _version: Silence)
+            write(producer, b"taken")
+            other = threading.Thread(target=interrupt_once_it_waits)
+            other.start()
+            with pytest.raises(kind):
+                producer.send("t", value=b"interrupted", partition=0)
+            other.join(60)
+            cluster[1].on(ProduceRequest, cluster.handlers[ProduceRequest])
+            with pytest.raises(TransactionAbortableError, match=kind.__name__):
+                producer.commit()
+            producer.abort()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert seen(cluster) == []
 
 

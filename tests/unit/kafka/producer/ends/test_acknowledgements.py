@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from support.producer.sending_batches import TP, SendingHalf, batch
@@ -49,6 +50,15 @@ def test_a_batch_that_was_delivered_is_told_before_whoever_waits_for_it() -> Non
     assert (event.status, event.base_offset, event.error) == (DeliveryStatus.PERSISTED, 7, None)
     assert event.last_offset == 7 + one.records - 1
     assert seen_at_report == [1]
+
+
+def test_the_first_batch_of_a_partition_has_an_offset_in_json() -> None:
+    half = SendingHalf()
+    stream = half.completion.acknowledgements.subscribe(10)
+    half.completion.delivered(half.wait_in(batch(0, records=3), []), DeliveryStatus.PERSISTED, 0, None)
+    (event,) = stream.drain()
+    written = json.loads(json.dumps(event.to_dict()))
+    assert (written["base_offset"], written["last_offset"]) == (0, 2)
 
 
 def test_the_events_end_with_the_producer() -> None:

@@ -158,7 +158,9 @@ def test_a_topic_that_was_denied_once_is_asked_about_again():
             producer.send("t", value=b"0").result(60)
             denied = broker.on("Metadata", topic="t", times=1).fail("TOPIC_AUTHORIZATION_FAILED")
             broker.on("Produce", times=1).fail("NOT_LEADER_OR_FOLLOWER")
-            assert "TOPIC_AUTHORIZATION_FAILED" in str(producer.send("t", value=b"1").exception(60))
+            error = producer.send("t", value=b"1").exception(60)
+            assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
+            assert not error.retriable
             assert denied.used
             wait_until(lambda: producer.send("t", value=b"2").exception(60) is None, 20)
 
