@@ -177,6 +177,29 @@ def test_a_failure_of_the_demo_ends_it_and_spark(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().err == "of a worker\nlost\n"
 
 
+def test_a_gateway_that_is_dead_hides_no_interrupt_and_keeps_no_jvm(monkeypatch, tmp_path):
+    """A signal of the terminal may have reached the JVM, too."""
+
+    def stop():
+        raise ConnectionRefusedError("the gateway is dead")
+
+    def wait(seconds):
+        raise subprocess.TimeoutExpired("java", seconds)
+
+    ended = []
+    java = SimpleNamespace(
+        stdin=SimpleNamespace(close=lambda: ended.append("asked")),
+        wait=wait,
+        kill=lambda: ended.append("killed"),
+    )
+    context = SimpleNamespace(_gateway=SimpleNamespace(proc=java))
+    monkeypatch.setattr(demo, "_set_environment", lambda _: None)
+    monkeypatch.setattr(demo, "_build", lambda *_: SimpleNamespace(sparkContext=context, stop=stop))
+    with pytest.raises(KeyboardInterrupt), demo.local_spark(tmp_path):
+        raise KeyboardInterrupt
+    assert ended == ["asked", "killed"]
+
+
 @pytest.mark.parametrize(
     ("hashes", "last_offset", "same"),
     [(4, 0, True), (5, 0, False), (4, 1, False)],

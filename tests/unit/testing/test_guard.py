@@ -12,6 +12,14 @@ from spark_kafka_native.testing import GuardError
 from spark_kafka_native.testing.processes import Guard
 
 SLEEPER = [sys.executable, "-S", "-c", "import time; print('up', flush=True); time.sleep(600)"]
+# A process that SIGTERM does not end: one that is paused, or hangs.
+DEAF = [
+    sys.executable,
+    "-S",
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\n"
+    "time.sleep(600)",
+]
 # A process with a child of its own, both of which ignore SIGTERM.
 FAMILY = [
     sys.executable,
@@ -138,8 +146,11 @@ def test_a_closed_guard_says_so(guard):
         guard.start(SLEEPER, output=guard.folder / "output")
 
 
-def test_killed_guard_takes_its_children_along(guard):
-    process = guard.start(SLEEPER, output=guard.folder / "output")
+@pytest.mark.parametrize("program", [SLEEPER, DEAF], ids=["sleeper", "deaf"])
+def test_killed_guard_takes_its_children_along(guard, program):
+    output = guard.folder / "output"
+    process = guard.start(program, output=output)
+    eventually(lambda: output.exists() and output.read_text())
     os.kill(guard.pid, signal.SIGKILL)
     with pytest.raises(GuardError, match=f"guard process {guard.pid} is gone"):
         process.wait(60)

@@ -558,6 +558,24 @@ def test_a_missing_topic_is_an_error_unless_the_caller_accepts_it(
         admin.delete_topics(["b"])
 
 
+def test_a_topic_that_is_deleted_already_is_not_deleted_again_with_one_that_was_put_off(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    """Another process may have created it anew meanwhile."""
+
+    def put_off_b(_request: DeleteTopicsRequest, _version: int) -> DeleteTopicsResponse:
+        code = NONE if len(asked(cluster, DeleteTopicsRequest)) > 1 else ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        results = [("a", NONE), ("b", code)]
+        return DeleteTopicsResponse(
+            responses=[DeletableTopicResult(name=name, error_code=code) for name, code in results]
+        )
+
+    answer_all(cluster, DeleteTopicsRequest, put_off_b)
+    admin.delete_topics(["a", "b", "a"])
+    requests = asked(cluster, DeleteTopicsRequest)
+    assert [[one.name for one in request.topics] for request in requests] == [["a", "b"], ["b"]]
+
+
 def test_internal_topics_are_listed_only_on_request(cluster: ScriptedCluster, admin: Admin) -> None:
     cluster.create("__consumer_offsets")
 

@@ -137,6 +137,18 @@ def test_a_load_balancer_that_hangs_up_while_its_broker_restarts_is_waited_for()
         assert Router(config(broker.address)).metadata().brokers
 
 
+def test_a_broker_that_is_known_is_waited_for_however_often_it_hangs_up_on_a_first_request() -> None:
+    with ScriptedBroker() as broker:
+        router = Router(config(broker.address))
+        [node_id] = router.metadata().brokers
+        broker.hang_up()
+        hang_ups = retry_policy.HANDSHAKES_HUNG_UP + 1
+        broker.push(MetadataRequest, *[HangUp] * hang_ups)
+        request = MetadataRequest(topics=[])
+        assert router.retry(lambda: router.send_to(node_id, request), what="asking").brokers
+        assert len(broker.requests(MetadataRequest)) >= hang_ups + 2
+
+
 @pytest.mark.parametrize("answer", [Raw(b"HTTP/1.1 400 Bad Request"), Raw(b"\x15\x03\x03\x00\x02\x02\x46")])
 def test_another_protocol_is_named_at_once(answer: Raw) -> None:
     with ScriptedBroker() as broker:
