@@ -14,7 +14,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
-from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 from uuid import UUID
 
@@ -52,8 +51,6 @@ _LOG = logging.getLogger("spark_kafka_native.cluster")
 
 WARM_ROUTERS = 8
 """The number of unused routers of a process that stay connected."""
-LEAST_LIVE_MS = 5_000
-"""For the answer on a connection that is open, where half of the time is less: it is closed afterwards."""
 LEAST_SHARE = 8
 """Known brokers are asked until this part of the time for all of them is left."""
 SHOWN_CHANGES = 5
@@ -234,11 +231,11 @@ class Router:
         once: the others would refuse it as well, and the account might be locked.
         """
         failures: list[KafkaError] = []
-        for connect, limit in self._ways(deadline):
+        for connect in self._ways(deadline):
             if deadline.expired:
                 break
             try:
-                return connect().send(request, deadline=limit)
+                return connect().send(request, deadline=deadline)
             except AuthenticationError:
                 raise
             except (NetworkError, ProtocolError, SecurityError) as error:
@@ -343,15 +340,15 @@ class Router:
             for name in topics
         )
 
-    def _ways(self, deadline: Deadline) -> Iterable[tuple[Callable[[], Connection], Deadline]]:
+    def _ways(self, deadline: Deadline) -> Iterable[Callable[[], Connection]]:
         # A random one of the idle connections: always the same one might be the broker that lags behind.
         live = sorted(self._brokers.live(), key=lambda c: (c.muted_ms, c.in_flight, random.random()))
+        # It has all of the time for its answer: closing it sooner would cut the requests of others.
         for connection in live:
-            share = deadline.within_ms(max(deadline.remaining_ms / 2, LEAST_LIVE_MS))
-            yield lambda connection=connection: connection, share  # type: ignore[misc]
-        # At most half of the remaining time, so that brokers which are gone for good leave time for the
-        # bootstrap servers. Those that did not answer before are asked last, and those for which little time
-        # is left next time: they must not count as unreachable after a moment.
+            yield lambda connection=connection: connection  # type: ignore[misc]
+        # To connect, at most half of the rest of the time, so that brokers that are gone leave some for the
+        # bootstrap servers. Those that did not answer before are asked last, and those for which little
+        # time is left next time: they must not count as unreachable after a moment.
         whole_ms = deadline.remaining_ms / 2
         known = deadline.within_ms(whole_ms)
         brokers = sorted(
@@ -362,8 +359,8 @@ class Router:
             if known.remaining_ms < whole_ms / LEAST_SHARE:
                 break
             share = known.within_ms(known.remaining_ms / 2)
-            yield partial(self._brokers.connection, broker, share), share
-        yield partial(self._brokers.bootstrap, deadline), deadline
+            yield lambda broker=broker, share=share: self._brokers.connection(broker, share)  # type: ignore[misc]
+        yield lambda: self._brokers.bootstrap(deadline)
 
 
 def check_shared(router: Router | None, config: ClientConfig) -> None:

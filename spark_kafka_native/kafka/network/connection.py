@@ -157,17 +157,20 @@ class Connection(RequestPipeline):
 
     def wind_down(self) -> bool:
         """As `retire` without waiting: True if it is closed now, else call it again."""
-        is_overdue = self._take_no_more() <= 0
+        self._take_no_more()
         self.poll()
-        if is_overdue or not (self.in_flight or self.has_unwritten):
+        if self._take_no_more() <= 0 or not (self.in_flight or self.has_unwritten):
             self.close()
         return self.closed
 
     def _take_no_more(self) -> float:
-        """The milliseconds after which all requests in flight are overdue."""
+        """The milliseconds after which all requests in flight are overdue. Each may have waited behind the
+        one that was answered last.
+        """
         with self.lock:
             self.retired = True
             overdue_at = max((pending.overdue_at for pending in self._in_flight), default=math.inf)
+            overdue_at = max(overdue_at, self.answered_at + self.request_timeout_ms / 1000)
         return (overdue_at - time.monotonic()) * 1000
 
     def _raise_if_unusable(self) -> None:

@@ -78,7 +78,8 @@ class RequestPipeline:
         """The threads that wait for a response, which another one may read."""
         self._waiting_to_write = LocklessCondition()
         self._throttle = Throttle(transport.address)
-        self._used_at = time.monotonic()
+        self._used_at = self.answered_at = time.monotonic()
+        """When a request was sent last, and when a response came last."""
         self.request_timeout_ms = request_timeout_ms
         self._served = False
         """True if any request after the handshake was answered."""
@@ -394,6 +395,7 @@ class RequestPipeline:
         throttle_time_ms = getattr(response, "throttle_time_ms", 0)
         self._throttle.learn(throttle_time_ms)
         self._served = True
+        self.answered_at = time.monotonic()
         size = len(frame) + PREFIX_BYTES
         with self.lock:
             if not self._in_flight:  # the connection died meanwhile

@@ -18,7 +18,7 @@ _ALL: Final = _READS | Scope.WRITE
 _TIME: Final = (
     "milliseconds, ISO-8601 (UTC unless it has an offset), or relative to now: `-1h`, `-15 minutes`"
 )
-_OFFSETS_JSON: Final = '`{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}` (-1 latest, -2 earliest)'
+_OFFSETS_JSON: Final = '`{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}` (-1 latest, streams only; -2 earliest)'
 _ENDS_JSON: Final = '`{"topicA":{"0":23,"1":-1},"topicB":{"0":50}}` (-1 latest; -2, earliest, is refused)'
 _TIMESTAMPS_JSON: Final = '`{"topicA":{"0":1700000000000}}`'
 

@@ -133,6 +133,13 @@ def _payload_of(field: StructField, formats: ReadFormats) -> PayloadFormat | Non
     """The format that fills the column ``field``; None if none does."""
     name = _BY_LOWER.get(field.name.lower())
     if name is not None:
+        flat = formats.value if formats.value is not None and formats.value.is_flat else None
+        if flat and field.name != name and field.name.startswith(flat.prefix):
+            # Kafka's names ignore case, those of a value's fields do not.
+            raise ConfigError(
+                f"Column `{field.name}` may be Kafka's `{name}` or a field of the values: write `{name}`, or "
+                "give value.prefix with value.layout=columns"
+            )
         payload = formats.of(name)
         return None if payload is None or payload.is_flat else payload
     value = formats.value

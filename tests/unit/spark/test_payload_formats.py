@@ -288,6 +288,12 @@ def test_the_columns_of_a_read_may_be_named_by_the_user() -> None:
             {"value_layout": "columns"},
             "names a column twice: `id`, `id`; leave all but one out",
         ),
+        (
+            # It was Kafka's, without a word: as `value.schema`, the same name is refused.
+            StructType().add("Offset", "long").add("a", "long"),
+            {"value_layout": "columns"},
+            "`Offset` may be Kafka's `offset` or a field of the values: write `offset`, or give value.prefix",
+        ),
     ],
 )
 def test_columns_that_can_not_be(schema: StructType, options: dict[str, str], text: str) -> None:

@@ -292,11 +292,7 @@ class TestSending:
         deadline = Deadline.after_ms(60_000)
         assert router.ask_any(REQUEST, deadline) is brokers.answers[0]
         assert brokers.asked == ["idle", "busy", "muted", "broker 1", "bootstrap"]
-        assert all(sent[1:3] == (REQUEST, None) for sent in brokers.sent)
-        # Each of those that are open has half of the rest, too, and the last one all of it.
-        lefts = [sent[3].remaining_ms for sent in brokers.sent if sent[3] is not None]
-        assert [25_000 < left <= 30_000 for left in lefts] == [True, True, True, False, False]
-        assert brokers.sent[-1][3] is deadline
+        assert all(sent[1:] == (REQUEST, None, deadline) for sent in brokers.sent)
         # Half of the rest at most, or brokers that are gone would leave no time for the others.
         assert [node for node, _, _ in brokers.connected] == [1, 2, -1]
         assert all(14_000 < left <= 15_000 for _, left, _ in brokers.connected[:2])
@@ -359,14 +355,6 @@ class TestSending:
         assert [round(ms, -2) for _, ms, _ in known] == [15_000, 10_000, 5_000, 2_500]
         assert (brokers.asked, left_ms >= 30_000) == (["bootstrap"], True)
 
-    def test_an_open_connection_has_some_time_for_its_answer(
-        self, router: Router, brokers: FakeBrokers
-    ) -> None:
-        """It is closed afterwards, and with it the requests of others."""
-        brokers.idle = [FakeConnection("idle", brokers)]
-        router.ask_any(REQUEST, Deadline.after_ms(7_000))
-        assert 4_000 < brokers.sent[0][3].remaining_ms <= 5_000
-
     def test_brokers_that_did_not_answer_before_are_asked_last(
         self, router: Router, brokers: FakeBrokers
     ) -> None:
@@ -399,7 +387,7 @@ class TestSending:
         deadline = Deadline.after_ms(60_000)
         assert router.send_any(REQUEST, deadline) is brokers.answers[0]
         assert brokers.asked == ["broker 1", "broker 2", "bootstrap", "broker 1", "broker 2"]
-        assert [sent[3] is deadline for sent in brokers.sent] == [False, False, True, False, False]
+        assert all(sent[3] is deadline for sent in brokers.sent)
 
     def test_send_any_ends_with_the_configs_time(self, router: Router, brokers: FakeBrokers) -> None:
         brokers.answers = [NetworkError("no")]

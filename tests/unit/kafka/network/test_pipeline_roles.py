@@ -204,6 +204,27 @@ class TestRetiring:
         stream.waits = [stream.answer(pending.correlation_id)]
         assert pending.result(1_000).cluster_id == "c"
 
+    def test_a_request_behind_another_has_the_request_timeout_from_the_answer_to_that(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        """A broker works on one at a time: the second one was cut, and sent again."""
+        first, second = (connection.submit(REQUEST) for _ in range(2))
+        first.overdue_at = second.overdue_at = 0.0
+        stream.answer(first.correlation_id)()
+        assert not connection.wind_down()
+        stream.waits = [stream.answer(second.correlation_id)]
+        assert second.result(1_000).cluster_id == "c"
+        assert connection.wind_down()
+
+    def test_a_request_that_is_overdue_holds_up_no_other_connection(self, connection: Connection) -> None:
+        pending = connection.submit(REQUEST)
+        connection.answered_at -= 10
+        assert not connection.wind_down()
+        pending.overdue_at = 0.0
+        assert connection.wind_down()
+        with pytest.raises(NetworkError, match="closed by this client"):
+            pending.result(0)
+
     def test_a_session_that_has_ended_takes_nothing_new(self, connection: Connection, stream: Stream) -> None:
         connection.session_lifetime = SessionLifetime(0.0, 0.0)
         assert connection.renewal_due
