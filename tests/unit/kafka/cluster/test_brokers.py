@@ -81,8 +81,13 @@ def canonical(monkeypatch: pytest.MonkeyPatch, **names: list[str]) -> ClientConf
     )
 
 
-def test_each_canonical_name_is_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    opening = Opening(one=UnreachableError("one is off"))
+@pytest.mark.parametrize(
+    "error",
+    [UnreachableError("one is off"), SecurityError("wrong certificate"), ProtocolError("HTTP")],
+    ids=str,
+)
+def test_each_canonical_name_is_a_server(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    opening = Opening(one=error)
     brokers = Brokers(canonical(monkeypatch, cluster=["one", "two", "three"]), opening)
     assert brokers.bootstrap(Deadline.after_ms(SOON)).address == "two:9092"
     assert opening.opened == ["one:9092", "two:9092"]
@@ -156,6 +161,7 @@ def test_a_broker_with_another_address_is_connected_to_there() -> None:
     assert not any(one.closed for one in opening.made)
     opening.made[0].answers = True
     assert brokers.live() == opening.made[2:]
+    assert brokers._leaving == opening.made[1:2]
     assert [one.closed for one in opening.made] == [True, False, False]
     brokers.close()
     assert all(one.closed for one in opening.made)

@@ -217,13 +217,31 @@ class TestRetiring:
         assert connection.wind_down()
 
     def test_a_request_that_is_overdue_holds_up_no_other_connection(self, connection: Connection) -> None:
-        pending = connection.submit(REQUEST)
+        pendings = [connection.submit(REQUEST) for _ in range(3)]
         connection.answered_at -= 10
-        assert not connection.wind_down()
-        pending.overdue_at = 0.0
+        for pending in pendings:
+            assert not connection.wind_down()
+            pending.overdue_at = 0.0
         assert connection.wind_down()
         with pytest.raises(NetworkError, match="closed by this client"):
-            pending.result(0)
+            pendings[0].result(0)
+
+    def test_a_connection_that_winds_down_reads_answers_that_no_thread_waits_for(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        pending = connection.submit(REQUEST)
+        stream.answer(pending.correlation_id)()
+        assert connection.wind_down()
+        assert pending.done
+
+    def test_a_connection_that_winds_down_writes_first(self, connection: Connection, stream: Stream) -> None:
+        connection.negotiated = Negotiated(api_versions={ProduceRequest.api_key: (3, 9)})
+        stream.full = True
+        pending = connection.post(ProduceRequest(acks=0, timeout_ms=1_000, topic_data=[]))
+        assert not connection.wind_down()
+        stream.full = False
+        assert connection.wind_down()
+        assert (len(stream.written), pending.done) == (1, True)
 
     def test_a_session_that_has_ended_takes_nothing_new(self, connection: Connection, stream: Stream) -> None:
         connection.session_lifetime = SessionLifetime(0.0, 0.0)
