@@ -137,15 +137,14 @@ class Brokers:
             if one.wind_down():
                 with contextlib.suppress(ValueError):  # another thread was faster
                     self._leaving.remove(one)
-        usable = (one for one in self._known() if not one.retired)
-        return [one for one in usable if one.alive() and not one.renewal_due]
+        return [one for one in self._present() if one.alive() and not one.renewal_due]
 
     def start_again(self) -> None:
         """Use none of the present connections any more, as their brokers are not those of the cluster now."""
-        present = [connection for connection, _, _ in list(self._connections.values())]
-        bootstrapped, self._bootstrapped = self._bootstrapped, None
+        present = self._present()
         self._connections.clear()
-        for connection in present if bootstrapped is None else [*present, bootstrapped]:
+        self._bootstrapped = None
+        for connection in present:
             self._let_go(connection)
 
     def _let_go(self, connection: Connection) -> None:
@@ -155,10 +154,13 @@ class Brokers:
         if not connection.wind_down():
             self._leaving.append(connection)
 
-    def _known(self) -> list[Connection]:
-        known = [connection for connection, _, _ in list(self._connections.values())]
+    def _present(self) -> list[Connection]:
+        present = [connection for connection, _, _ in list(self._connections.values())]
         bootstrapped = self._bootstrapped
-        return [*known, *self._leaving] if bootstrapped is None else [*known, bootstrapped, *self._leaving]
+        return present if bootstrapped is None else [*present, bootstrapped]
+
+    def _known(self) -> list[Connection]:
+        return [*self._present(), *self._leaving]
 
     def bootstrap(self, deadline: Deadline) -> Connection:
         """A connection to any bootstrap address that answers, tried in random order.
@@ -244,6 +246,7 @@ class Brokers:
             # one is answered.
             connection.retire(deadline)
             return None
+        self._connections.pop(key, None)  # it must not be found again if its address changes back
         self._let_go(connection)
         return None
 

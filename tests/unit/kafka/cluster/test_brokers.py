@@ -167,6 +167,19 @@ def test_a_broker_with_another_address_is_connected_to_there() -> None:
     assert all(one.closed for one in opening.made)
 
 
+def test_a_connection_that_was_let_go_is_not_found_again_where_its_address_changes_back() -> None:
+    opening = Opening(two=UnreachableError("two is off"))
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
+    here, moved, _ = (Broker(node_id=1, host=h, port=p) for h, p in PLACES)
+    first = brokers.connection(here, Deadline.after_ms(SOON))
+    for _ in range(3):
+        with pytest.raises(NetworkError, match="two is off"):
+            brokers.connection(moved, Deadline.after_ms(SOON))
+    assert brokers._leaving == [first]
+    assert brokers.ready(here) is None
+    assert brokers.connection(here, Deadline.after_ms(SOON)) is not first
+
+
 def test_connections_of_a_former_cluster_take_nothing_more() -> None:
     opening = Opening()
     brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
