@@ -23,7 +23,7 @@ _MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 MAX_UNKNOWN: Final = 1_000
 """Schemas of one batch of records that the registry does not have. With more of them the records are of
 something else, and each would cost a request."""
-_MAX_UNKNOWN: Final = 10_000
+_MAX_KEPT_UNKNOWN: Final = 10_000
 _UNKNOWN_S: Final = (1.0, 60.0)
 """A schema that the registry does not have is asked for again once that has been so for as long again, at
 least and at most after these."""
@@ -266,7 +266,7 @@ class SchemaRegistry:
                 self._note(self._named(key).path, one)
 
     def _note(self, path: str, error: UnknownSchemaError) -> None:
-        if len(self._unknown) >= _MAX_UNKNOWN and path not in self._unknown:
+        if len(self._unknown) >= _MAX_KEPT_UNKNOWN and path not in self._unknown:
             self._unknown.clear()
         now, before = monotonic(), self._unknown.get(path)
         since = now if before is None else before.since

@@ -243,8 +243,8 @@ class Router:
         if len(failures) == 1:
             raise failures[0]
         causes = "; ".join(dict.fromkeys(str(error) for error in failures)) or "no time was left"
-        may_pass = any(isinstance(error, NetworkError) for error in failures)
-        kind = NetworkError if may_pass else kind_of(failures)
+        is_retriable = any(isinstance(error, NetworkError) for error in failures)
+        kind = NetworkError if is_retriable else kind_of(failures)
         raise kind(f"no broker answered {request.api_name()}: {causes}")
 
     def retry(

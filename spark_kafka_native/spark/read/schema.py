@@ -131,10 +131,10 @@ def _is_about_errors(field: StructField) -> bool:
 
 def _payload_of(field: StructField, formats: ReadFormats) -> PayloadFormat | None:
     """The format that fills the column ``field``; None if none does."""
-    name = _BY_LOWER.get(field.name.lower())
+    name, value = _BY_LOWER.get(field.name.lower()), formats.value
+    is_field = value is not None and value.is_flat and field.name.startswith(value.prefix)
     if name is not None:
-        flat = formats.value if formats.value is not None and formats.value.is_flat else None
-        if flat and field.name != name and field.name.startswith(flat.prefix):
+        if is_field and field.name != name:
             # Kafka's names ignore case, those of a value's fields do not.
             raise ConfigError(
                 f"Column `{field.name}` may be Kafka's `{name}` or a field of the values: write `{name}`, or "
@@ -142,8 +142,6 @@ def _payload_of(field: StructField, formats: ReadFormats) -> PayloadFormat | Non
             )
         payload = formats.of(name)
         return None if payload is None or payload.is_flat else payload
-    value = formats.value
-    is_field = value is not None and value.is_flat and field.name.startswith(value.prefix)
     return value if is_field and field.name not in ERROR_COLUMNS else None
 
 

@@ -12,14 +12,7 @@ from collections.abc import Callable, Collection
 
 from ...cluster.metadata import ClusterMetadata
 from ...cluster.router import Router
-from ...errors import (
-    BrokerError,
-    ConfigError,
-    DeadlineExceededError,
-    KafkaError,
-    SecurityError,
-    may_pass,
-)
+from ...errors import AuthenticationError, BrokerError, DeadlineExceededError, KafkaError, may_pass
 from ...model import TopicPartition
 from ...network.connection import Connection
 from ...protocol.api.transactions import InitProducerIdRequest
@@ -268,9 +261,7 @@ class BackgroundLookups:
     def _is_final(self, error: KafkaError) -> bool:
         """True if ``error`` ends the producer: credentials that were refused once must not be tried for
         minutes, which locks accounts; other settings must be right at first contact."""
-        if self._has_connected and may_pass(error):
-            return False
-        return isinstance(error, SecurityError | ConfigError)
+        return isinstance(error, AuthenticationError) or (may_pass(error) and not self._has_connected)
 
     def _delay_s(self, failures: int) -> float:
         return self._backoff.delay_ms(failures) / 1000

@@ -175,7 +175,7 @@ def test_the_schemas_that_are_kept_have_a_limit(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_unknown_ids_that_are_kept_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_registry, "_MAX_UNKNOWN", 2)
+    monkeypatch.setattr(schema_registry, "_MAX_KEPT_UNKNOWN", 2)
     with registry({}) as (asked, served):
         for id in (1, 2, 1, 3, 1):
             with pytest.raises(UnknownSchemaError):

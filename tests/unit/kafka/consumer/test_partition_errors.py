@@ -157,25 +157,26 @@ def test_a_reset_to_the_end_skips_no_record_of_an_open_transaction(
     assert reader.position(tp) == 15
 
 
-def test_a_reset_throws_away_nothing_that_was_fetched_before(cluster: ScriptedCluster, start: Start) -> None:
+def reset_behind_20_rows(cluster: ScriptedCluster, start: Start) -> tuple[TopicPartition, PartitionReader]:
+    """A reader that has fetched 20 rows, and then met a log that begins behind them."""
     [tp] = fill(cluster)
     reader = start((tp, 0), auto_offset_reset=OffsetReset.LATEST)
     prefetched(reader, tp, 20)
     cluster.logs[tp].append([b"%d" % offset for offset in range(20, 25)])
     cluster.logs[tp].log_start_offset = 24
     eventually(lambda: reader.buffer.partition(tp).waiting[-1].next_offset >= 25)
+    return tp, reader
+
+
+def test_a_reset_throws_away_nothing_that_was_fetched_before(cluster: ScriptedCluster, start: Start) -> None:
+    _, reader = reset_behind_20_rows(cluster, start)
     assert take(reader, 20) == list(range(20))
 
 
 def test_a_reset_is_reached_once_the_rows_of_before_are_read_and_ends_with_a_seek(
     cluster: ScriptedCluster, start: Start
 ) -> None:
-    [tp] = fill(cluster)
-    reader = start((tp, 0), auto_offset_reset=OffsetReset.LATEST)
-    prefetched(reader, tp, 20)
-    cluster.logs[tp].append([b"%d" % offset for offset in range(20, 25)])
-    cluster.logs[tp].log_start_offset = 24
-    eventually(lambda: reader.buffer.partition(tp).waiting[-1].next_offset >= 25)
+    tp, reader = reset_behind_20_rows(cluster, start)
     assert take(reader, 2) == [0, 1]
     reset = reader.reset_of(tp)
     assert reset is not None

@@ -92,9 +92,7 @@ def test_a_file_that_could_not_be_begun_is_not_left(tmp_path, full_at):
     again.close()
 
 
-def test_a_file_that_can_not_be_cut_is_not_written_to_any_more(tmp_path, full_at, monkeypatch):
-    folder = SpillFolder(str(tmp_path))
-    folder.keep([entry(0)])
+def fail_to_keep_and_cut(folder, full_at, monkeypatch):
     full_at(1_500)
 
     def refuse(*_arguments):
@@ -105,6 +103,12 @@ def test_a_file_that_can_not_be_cut_is_not_written_to_any_more(tmp_path, full_at
         folder.keep([entry(1)])
     monkeypatch.undo()
     full_at(resource.RLIM_INFINITY)
+
+
+def test_a_file_that_can_not_be_cut_is_not_written_to_any_more(tmp_path, full_at, monkeypatch):
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    fail_to_keep_and_cut(folder, full_at, monkeypatch)
     folder.keep([entry(2)])
     folder.close()
     again = SpillFolder(str(tmp_path))
@@ -115,16 +119,7 @@ def test_a_file_that_can_not_be_cut_is_not_written_to_any_more(tmp_path, full_at
 def test_all_of_a_file_that_can_not_be_cut_may_be_delivered(tmp_path, full_at, monkeypatch):
     folder = SpillFolder(str(tmp_path))
     (kept,) = folder.keep([entry(0)])
-    full_at(1_500)
-
-    def refuse(*_arguments):
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("os.ftruncate", refuse)
-    with pytest.raises(SpillError):
-        folder.keep([entry(1)])
-    monkeypatch.undo()
-    full_at(resource.RLIM_INFINITY)
+    fail_to_keep_and_cut(folder, full_at, monkeypatch)
     folder.delivered(kept)
     assert not list(tmp_path.glob("*.batches"))
     folder.keep([entry(2)])

@@ -278,6 +278,18 @@ def test_a_caller_closes_once_what_the_sender_asked_for(producer):
     wait_until(delivery.done)
 
 
+def waiting_rows(found):
+    """Topics with rows that wait since 10.0; each look at them adds to ``found`` if they are due."""
+    rows = SimpleNamespace(topic_partition=TP, opened_at=10.0)
+
+    def close_waiting(due, now, _reason):
+        found.append(due(rows))
+        return now
+
+    buffer = SimpleNamespace(topic="t", waiting_since=10.0, close_waiting=close_waiting)
+    return SimpleNamespace(all=lambda: [buffer])
+
+
 @pytest.mark.parametrize(
     ("waits", "spilling", "closed"),
     [(False, False, True), (True, False, False), (True, True, True), (False, True, True)],
@@ -290,14 +302,7 @@ def test_what_has_lingered_is_closed_unless_a_batch_before_it_is_to_be_sent(wait
         half.queues.add(batch(1))
     if spilling:
         queue.spilled()
-    rows = SimpleNamespace(topic_partition=TP, opened_at=10.0)
-
-    def close_waiting(due, now, _reason):
-        found.append(due(rows))
-        return now
-
-    buffer = SimpleNamespace(topic="t", waiting_since=10.0, close_waiting=close_waiting)
-    topics, memory = SimpleNamespace(all=lambda: [buffer]), SimpleNamespace(waiting=False)
+    topics, memory = waiting_rows(found), SimpleNamespace(waiting=False)
     config = ProducerConfig(linger_ms=5)
     Linger(config, topics, half.queues, memory, None, half.timer).close_due(11.0, closing=False)
     assert found == [closed]
@@ -322,14 +327,7 @@ def test_what_has_not_lingered_yet_is_looked_at_again_after_another_batch_of_its
 
 def test_a_closing_producer_lets_nothing_linger_that_a_caller_appends_behind_its_hurry():
     half, found = SendingHalf(), []
-    rows = SimpleNamespace(topic_partition=TP, opened_at=10.0)
-
-    def close_waiting(due, now, _reason):
-        found.append(due(rows))
-        return now
-
-    buffer = SimpleNamespace(topic="t", waiting_since=10.0, close_waiting=close_waiting)
-    topics, memory = SimpleNamespace(all=lambda: [buffer]), SimpleNamespace(waiting=False)
+    topics, memory = waiting_rows(found), SimpleNamespace(waiting=False)
     waiters = SimpleNamespace(notify_all=lambda: None)
     linger = Linger(ProducerConfig(linger_ms=60_000), topics, half.queues, memory, waiters, half.timer)
     linger.hurry()
