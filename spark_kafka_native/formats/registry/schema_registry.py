@@ -184,18 +184,21 @@ class SchemaRegistry:
             return error
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
-        """One version of a subject, which are counted from 1. Raises as `schema`."""
+        """One version of a subject, which are counted from 1, asked for anew each time: a subject that is
+        deleted and registered again has another schema under the same number. Raises as `schema`."""
         what = f"version {version} of subject {subject!r}"
         known = {"subject": subject, "version": version}
-        return self._keep(_Wanted(f"{_versions_of(subject)}/{version}", what, known))
+        return self._ask(f"{_versions_of(subject)}/{version}", what, known)
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The latest version of a subject, asked for anew each time. Raises as `schema`."""
         what = f"latest version of subject {subject!r}"
+        return self._ask(f"{_versions_of(subject)}/latest", what, {"subject": subject})
+
+    def _ask(self, path: str, what: str, known: Mapping[str, Any]) -> RegisteredSchema:
         with self._alone():
-            chain = _Chain()
-            answer = self._client.ask(what, f"{_versions_of(subject)}/latest", until=chain.until)
-            return self._read(answer, what, {"subject": subject}, chain)
+            chain = _Chain().to(path)
+            return self._read(self._client.ask(what, path, until=chain.until), what, known, chain)
 
     def lookup(self, subject: str, text: str, type: str, references: Sequence[Mapping[str, Any]] = ()) -> int:
         """The id that an equal schema has under ``subject``. Raises as `schema`."""

@@ -120,7 +120,8 @@ REGISTRY_OPTIONS: Final[tuple[Option, ...]] = (
         "schemaVersion",
         _ALL,
         "`latest` or a number",
-        "The version of the subject under which to read or write, chosen when the query starts.",
+        "The version of the subject under which to read or write: of a read when it starts, of a stream's "
+        "write before each micro-batch.",
     ),
     *_of_both(
         "schemaId",
