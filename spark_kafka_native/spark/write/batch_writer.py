@@ -79,8 +79,10 @@ class KafkaBatchWriter(SameVersion, DataSourceArrowWriter):  # type: ignore[misc
             if isinstance(self._job, AtomicWrite):
                 return write_atomic(self._job, iterator, self._columns, self._options, partition)
             return write_resumable(self._job, iterator, self._columns, self._options, partition)
+        from .topics import look_at_fixed_topics
         from .worker.write_rows import write_rows
 
+        look_at_fixed_topics(self._options)
         return write_rows(iterator, self._columns, self._options)
 
     @HideTracebacks()

@@ -34,10 +34,10 @@ _LAGGING_BROKER_MS: Final = 5_000
 
 
 def look_at_topics(router: Router, topics: Collection[str], options: WriteOptions) -> None:
-    """Know ``topics`` from now on, with one request. Those that are to be created are asked about anew: the
-    process may know one that has been deleted since."""
-    deadline = router.deadline(options.producer.max_block_ms)
-    router.metadata(topics, refresh=options.create_topics, deadline=deadline)
+    """Know ``topics``, with one request of each task: what the process knows of them may be minutes old. A
+    topic may have been deleted since, or have more partitions: tasks that know other numbers of them would
+    send a key here and there."""
+    router.metadata(topics, refresh=True, deadline=router.deadline(options.producer.max_block_ms))
 
 
 def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
@@ -66,14 +66,17 @@ def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
         _await_topic(router, topic, deadline)
 
 
+def look_at_fixed_topics(options: WriteOptions) -> None:
+    """`look_at_topics` for what no row names, on a worker."""
+    if options.fixed_topics:
+        look_at_topics(router_for(options.client), options.fixed_topics, options)
+
+
 def prepare_fixed_topics(options: WriteOptions) -> None:
-    """`prepare_topic` for what no row names, on a worker, which knows it from the last micro-batch."""
-    if not options.fixed_topics:
-        return
-    router = router_for(options.client)
-    look_at_topics(router, options.fixed_topics, options)
+    """`prepare_topic` for what no row names, on a worker."""
+    look_at_fixed_topics(options)
     for topic in options.fixed_topics:
-        prepare_topic(router, topic, options)
+        prepare_topic(router_for(options.client), topic, options)
 
 
 def _check_compression(router: Router, options: WriteOptions) -> None:
