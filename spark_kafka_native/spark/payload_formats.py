@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark.sql.types as spark_types
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
 
 from ..kafka.errors import ConfigError
 from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode
@@ -424,11 +424,32 @@ def _split_at_commas(ddl: str) -> Iterator[str]:
     yield piece
 
 
+_OPAQUE: Final = frozenset({"variant", "geometry", "geography"})
+
+
+def _type_names(kind: DataType) -> Iterator[str]:
+    """Of ``kind`` and all types in it."""
+    yield kind.typeName()
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _type_names(field.dataType)
+    elif isinstance(kind, ArrayType):
+        yield from _type_names(kind.elementType)
+    elif isinstance(kind, MapType):
+        yield from _type_names(kind.keyType)
+        yield from _type_names(kind.valueType)
+
+
 def to_arrow_schema(schema: StructType) -> pa.Schema:
     """Spark insists on names, order, types and nullability, so its own converter makes the schema. Raises
-    `ConfigError` for a type that it does not convert."""
+    `ConfigError` for a type that it does not convert, or for which it has Spark's own bytes."""
     from pyspark.sql.pandas.types import to_arrow_schema as convert
 
+    if (opaque := _OPAQUE.intersection(_type_names(schema))) != frozenset():
+        raise ConfigError(
+            f"The schema {schema.simpleString()[:500]} has the type {min(opaque)}, which no format knows: "
+            "take string in its place (to_json makes that of a variant, and parse_json makes one of it)"
+        )
     try:
         if "timezone" in inspect.signature(convert).parameters:
             return convert(schema, timezone="UTC")

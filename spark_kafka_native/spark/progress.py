@@ -31,6 +31,7 @@ _UPDATE_MODE: Final = (
     "batch.write.format('pykafka').options(...).mode('append').save()).start()"
 )
 _PARTITION: Final = re.compile(r"[0-9]{1,10}")
+_OFFSETS: Final = ("startOffset", "endOffset", "latestOffset")
 _BYTES: Final = re.compile(r"#bytes ([0-9]+(?:\.[0-9]+)?)")
 
 
@@ -198,7 +199,8 @@ def describe_progress(progress: Mapping[str, Any]) -> str | None:
 
 def kafka_progress(progress: Any) -> dict[str, Any]:
     """``progress`` (of a query or a listener's event) as Spark's JSON has it, but for each source from Kafka
-    with its topics as ``description``, and with the ``metrics`` of Spark's connector, texts as there.
+    with its topics as ``description``, with the ``metrics`` of Spark's connector, texts as there, and with
+    offsets of topics only: this source keeps more in them, under keys that begin with ``#``.
 
     Spark asks a Python source for neither; monitoring that goes by them takes this instead.
     """
@@ -212,7 +214,8 @@ def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
     if not position:
         return dict(source)
     topics = sorted({tp.topic for tp in position})
-    named = {**source, "description": f"pykafka[{', '.join(topics)}]"}
+    offsets = {name: _of_topics(source[name]) for name in _OFFSETS if name in source}
+    named = {**source, **offsets, "description": f"pykafka[{', '.join(topics)}]"}
     behind = [max(end - position.get(tp, 0), 0) for tp, end in latest.items()]
     if behind:
         named["metrics"] = {
@@ -221,6 +224,15 @@ def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
             "avgOffsetsBehindLatest": str(sum(behind) / len(behind)),
         }
     return named
+
+
+def _of_topics(offset: Any) -> Any:
+    """A text stays a text."""
+    parsed = json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
+    if not isinstance(parsed, dict):
+        return offset
+    topics = {name: partitions for name, partitions in parsed.items() if not name.startswith("#")}
+    return json.dumps(topics) if isinstance(offset, str) else topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

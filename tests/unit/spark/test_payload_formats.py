@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     VarcharType,
+    VariantType,
 )
 
 import spark_kafka_native.formats as formats_package
@@ -306,6 +307,19 @@ def test_a_type_that_columns_of_arrow_can_not_have(kind: DataType) -> None:
     schema = StructType().add("value", StructType().add("a", kind))
     with pytest.raises(ConfigError, match=r"struct<a:.*char\([12]\).* can't be read \(.* use string\)"):
         RowSchema.from_schema(schema, formats(value_format="json"))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [VariantType(), ArrayType(VariantType()), MapType(StringType(), StructType().add("x", VariantType()))],
+)
+def test_bytes_of_sparks_own_are_no_values(kind: DataType) -> None:
+    """A VARIANT was written as a struct of two texts in Base64."""
+    schema = StructType().add("value", StructType().add("id", "long").add("a", kind))
+    with pytest.raises(ConfigError, match=r"has the type variant, which no format knows: take string"):
+        RowSchema.from_schema(schema, formats(value_format="json"))
+    with pytest.raises(ConfigError, match=r"has the type variant"):
+        RowColumns.check(schema, "t", formats=written(value_format="json"))
 
 
 def records(*values: bytes | None, keys: list[bytes | None] | None = None) -> RecordColumns:

@@ -219,6 +219,12 @@ def test_a_progress_with_what_monitoring_of_the_jvm_connector_goes_by():
     }
     assert found["sources"][1] == other
     assert found["batchId"] == 20
+    # Users go through the topics of these: each has partitions, as with Spark's connector.
+    assert json.loads(found["sources"][0]["endOffset"]) == {"t": {"0": 150, "1": 10}}
+    as_objects = {"endOffset": end, "latestOffset": latest | {"#bytes 80.0": {}}, "startOffset": None}
+    (source,) = kafka_progress(given | {"sources": [as_objects]})["sources"]
+    assert [source[name] for name in as_objects] == [{"t": {"0": 150, "1": 10}}, latest, None]
+    assert "#id t 00" in end
     # The same of a progress that is a dictionary; before the first ends are known there are no metrics.
     assert kafka_progress(given) == found
     assert "metrics" not in kafka_progress(progress(0, {"t": {"0": 1}}, None))["sources"][0]
