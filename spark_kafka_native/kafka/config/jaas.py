@@ -44,9 +44,12 @@ _PREFIXES: Final[dict[str, tuple[str, ...]]] = {
     SCRAM_MODULE: ("user_",),
 }  # fmt: skip
 
+_OF_OTHERS: Final = ("serviceName", "debug")
+"""Left in an entry that was made from one of another module; Java's modules ignore what they do not know."""
+
 _OPTIONS: Final = {
-    PLAIN_MODULE: ("username", "password"),
-    SCRAM_MODULE: ("username", "password", "tokenauth"),
+    PLAIN_MODULE: ("username", "password", *_OF_OTHERS),
+    SCRAM_MODULE: ("username", "password", "tokenauth", *_OF_OTHERS),
     OAUTHBEARER_MODULE: (
         "clientId", "clientSecret", "scope", "ssl.protocol", *_AWS, f"{UNSECURED}PrincipalClaimName",
         f"{UNSECURED}ScopeClaimName", f"{UNSECURED}LifetimeSeconds",
@@ -54,8 +57,8 @@ _OPTIONS: Final = {
     IAM_MODULE: _AWS,
     KRB5_MODULE: (
         "useKeyTab", "keyTab", "principal", "useTicketCache", "ticketCache", "serviceName", "storeKey",
-        "doNotPrompt", "refreshKrb5Config", "renewTGT", "isInitiator", "useFirstPass", "tryFirstPass",
-        "storePass", "clearPass", "debug",
+        "doNotPrompt", "refreshKrb5Config", "renewTGT", "renewTicket", "isInitiator", "useFirstPass",
+        "tryFirstPass", "storePass", "clearPass", "debug",
     ),
 }  # fmt: skip
 _FLAGS: Final = ("required", "requisite", "sufficient", "optional")

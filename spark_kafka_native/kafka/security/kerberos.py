@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from ..config.kerberos_login import KerberosLogin, kerberos_login
 from ..config.security_config import SecurityConfig
-from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError
+from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError, own_copy, to_keep
 from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child, no_fork
@@ -43,6 +43,7 @@ _WHOLE_SECONDS: Final = 1.0
 """Tickets end at a whole second, and lifetimes are rounded up to one."""
 MAX_LOGINS: Final = 64
 _MAX_KEYTAB_BYTES: Final = 1024 * 1024
+_MAX_CACHE_BYTES: Final = 16 * 1024 * 1024
 _INSTALL: Final = (
     "sasl.mechanism=GSSAPI needs the package gssapi on driver and executors: pip install "
     "'spark-kafka-native[kerberos]'. pip compiles it, which takes a C compiler and the headers of MIT "
@@ -189,12 +190,14 @@ class SharedCredential:
         self._lock = threading.Lock()
         self._credential: Any = None
         self._refresh_at = self._expires_at = 0.0
+        self._failures = 0
+        self._failure: KafkaError | None = None
 
     def current(self) -> Any:
         """A credential that remains valid for a while. Raises the error of the login, unless the present one
         is still valid.
         """
-        now = self._clock()
+        now, failures = self._clock(), self._failures
         present = self._credential
         if present is not None and now < self._refresh_at:
             return present
@@ -202,6 +205,8 @@ class SharedCredential:
         if not self._lock.acquire(blocking=present is None or now >= self._expires_at):
             return present
         try:
+            if self._failure is not None and self._failures != failures:
+                raise own_copy(self._failure)  # of the thread that this one has waited for: each try may lock
             return self._renewed()
         finally:
             self._lock.release()
@@ -215,6 +220,7 @@ class SharedCredential:
         except KafkaError as error:
             # By the time of now: the ticket may have expired during the attempt.
             if self._credential is None or self._clock() >= self._expires_at:
+                self._failures, self._failure = self._failures + 1, to_keep(error)
                 raise
             _LOG.warning("%s; the present ticket is used until it expires", error)
             self._refresh_at = min(self._clock() + _PAUSE_S, self._expires_at)
@@ -306,7 +312,11 @@ def _check_principal(login: KerberosLogin, found: list[str], path: str) -> None:
 def _from_cache(login: KerberosLogin) -> Any:
     store = None
     if login.ticket_cache is not None:
-        path = allowed_path("sasl.jaas.config: ticketCache", located(login.ticket_cache))
+        name = "sasl.jaas.config: ticketCache"
+        path = allowed_path(name, located(login.ticket_cache))
+        # A file that is being replaced is no refusal, which would be final.
+        if not read_file(name, login.ticket_cache, _MAX_CACHE_BYTES):
+            raise ConfigError(f"{name}: {login.ticket_cache} on {socket.gethostname()} is empty: run kinit")
         store = {"ccache": f"FILE:{path}"}
     with _explained(login.principal or "the ticket's principal"):
         return _acquire(login, store)

@@ -12,9 +12,11 @@ import logging
 import os
 import random
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.client import BadStatusLine, IncompleteRead
 from typing import Any, Final
 
 from ..config.secret import Secret
@@ -45,10 +47,17 @@ HANGING_MS: Final = 60_000
 MAX_HANGING: Final = 64
 MAX_SOURCES: Final = 64
 """Limit of configurations with kept tokens; the oldest one is removed first."""
-_NO_ANSWER: Final = (TimeoutError, ConnectionError, socket.gaierror)
+_NO_ANSWER: Final = (
+    *(TimeoutError, ConnectionError, socket.gaierror),
+    *(ssl.SSLEOFError, IncompleteRead, BadStatusLine),
+)
 _NO_WAY: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
-_NAMES_OF_LIBRARIES: Final = frozenset({"ConnectionError", "Timeout", "ConnectError", "TimeoutException"})
-"""Those of `requests` and `httpx`, which may not be installed."""
+_NAMES_OF_LIBRARIES: Final = frozenset(
+    {"ConnectionError", "Timeout", "ConnectError", "TimeoutException", "NetworkError", "RemoteProtocolError"}
+    | {"NewConnectionError", "NameResolutionError", "TimeoutError"}
+)
+"""Those of `requests`, `httpx` and `urllib3`, which may not be installed."""
+_MAX_CAUSES: Final = 8
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 
@@ -278,11 +287,15 @@ def _has_no_answer(error: BaseException) -> bool:
     """True if ``error`` is of a connection that failed: nothing was refused, and another attempt locks no
     account. Not by its context: a refusal may be raised where such an error was handled.
     """
-    # urllib names the cause in `reason`.
-    for one in (error, error.__cause__, getattr(error, "reason", None)):
+    one: object = error
+    for _ in range(_MAX_CAUSES):
         if isinstance(one, _NO_ANSWER) or (isinstance(one, OSError) and one.errno in _NO_WAY):
             return True
-    return not _NAMES_OF_LIBRARIES.isdisjoint(kind.__name__ for kind in type(error).__mro__)
+        if not _NAMES_OF_LIBRARIES.isdisjoint(kind.__name__ for kind in type(one).__mro__):
+            return True
+        # urllib and urllib3 name the cause in `reason`.
+        one = getattr(one, "__cause__", None) or getattr(one, "reason", None)
+    return False
 
 
 def _provider(name: str, security: SecurityConfig) -> TokenProvider:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
+from spark_kafka_native.kafka.config.jaas import (
+    KRB5_MODULE,
+    OAUTHBEARER_MODULE,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    parse_jaas,
+)
 from spark_kafka_native.kafka.errors import ConfigError
 
 
@@ -32,6 +38,11 @@ ESCAPED = [
             {"username": "a", "password": "b", "user_a": "b"},
         ),
         (f"{PLAIN_MODULE}  required\n username='a'  password=b ;", {"username": "a", "password": "b"}),
+        *(
+            (f'{module} required serviceName="kafka" debug=true;', {"serviceName": "kafka", "debug": "true"})
+            for module in (PLAIN_MODULE, SCRAM_MODULE, KRB5_MODULE)
+        ),
+        (f"{KRB5_MODULE} required renewTicket=true;", {"renewTicket": "true"}),
         (
             f'{PLAIN_MODULE} required username="$ConnectionString" '
             r'password="Endpoint=sb://x/;Key=a\"b\\c=";',

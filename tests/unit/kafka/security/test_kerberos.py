@@ -7,8 +7,10 @@ import os
 import socket
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -316,6 +318,7 @@ def test_a_broker_sees_the_user_of_the_login(
 ) -> None:
     """Without its credential a context has the user of the default ticket cache."""
     (tmp_path / "app.keytab").write_bytes(b"\x05\x02" + entry("alice"))
+    (tmp_path / "cc").write_bytes(b"tickets")
     module = "com.sun.security.auth.module.Krb5LoginModule"
     given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
     jaas = {"sasl.jaas.config": f"{module} required {options.format(tmp_path)};"}
@@ -386,6 +389,7 @@ def test_tickets_of_a_cache_are_read_for_each_connection(
     cache = given | {
         "sasl.jaas.config": f'{module} required useTicketCache=true ticketCache="{tmp_path}/cc";'
     }
+    (tmp_path / "cc").write_bytes(b"tickets")
     for properties in (given, cache, cache):
         begin(SecurityConfig.from_properties(properties))
     assert [login["store"] for login in library.logins] == [
@@ -395,6 +399,49 @@ def test_tickets_of_a_cache_are_read_for_each_connection(
     monkeypatch.setenv("PYKAFKA_ALLOWED_FILES", "/nowhere")
     with pytest.raises(ConfigError, match="is not among PYKAFKA_ALLOWED_FILES"):
         begin(SecurityConfig.from_properties(cache))
+
+
+def test_a_ticket_cache_that_is_being_replaced_is_no_refusal(
+    library: ScriptedLibrary, tmp_path: Path
+) -> None:
+    """It ended a running producer, as refused credentials do."""
+    module = "com.sun.security.auth.module.Krb5LoginModule"
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}
+    jaas = {"sasl.jaas.config": f'{module} required useTicketCache=true ticketCache="{tmp_path}/cc";'}
+    config = SecurityConfig.from_properties(given | jaas)
+    with pytest.raises(ConfigError, match=r"ticketCache: .*/cc on .* can't be read"):
+        begin(config)
+    (tmp_path / "cc").touch()
+    with pytest.raises(ConfigError, match=r"ticketCache: .*/cc on .* is empty: run kinit"):
+        begin(config)
+    assert library.logins == []
+
+
+def test_a_refused_login_is_the_answer_for_all_that_have_waited_for_it() -> None:
+    """Each of them tried once more: several connections at a time locked the account."""
+    refused, entered, gate = AuthenticationError("the key is old"), threading.Event(), threading.Event()
+    tries: list[int] = []
+
+    def acquire() -> Any:
+        tries.append(1)
+        entered.set()
+        assert gate.wait(60)
+        raise refused
+
+    shared = SharedCredential(acquire)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(shared.current)
+        assert entered.wait(60)
+        others = [pool.submit(shared.current) for _ in range(3)]
+        time.sleep(0.1)  # until they wait
+        gate.set()
+        errors = [one.exception(60) for one in (first, *others)]
+    assert [str(error) for error in errors] == ["the key is old"] * 4
+    assert len(set(map(id, errors))) == 4, "each has a traceback of its own"
+    assert len(tries) == 1
+    with pytest.raises(AuthenticationError, match="the key is old"):
+        shared.current()  # another call is another try
+    assert len(tries) == 2
 
 
 def test_a_keytab_without_the_principal_names_those_that_it_has(

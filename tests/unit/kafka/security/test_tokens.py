@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import errno
+import http.client
+import itertools
 import json
 import logging
 import signal
@@ -527,6 +529,19 @@ class ConnectTimeout(OSError):  # noqa: N818 - as `requests` names it
 Timeout = type("Timeout", (ConnectTimeout,), {})
 
 
+def because(*errors: Exception) -> Exception:
+    """The first of ``errors``, each raised from the next one."""
+    for error, cause in itertools.pairwise(errors):
+        error.__cause__ = cause
+    return errors[0]
+
+
+def in_a_circle() -> Exception:
+    error = RuntimeError(MARKED)
+    error.__cause__ = error
+    return error
+
+
 @pytest.mark.parametrize(
     ("raised", "kind"),
     [
@@ -537,9 +552,16 @@ Timeout = type("Timeout", (ConnectTimeout,), {})
         (urllib.error.URLError(TimeoutError(MARKED)), NetworkError),
         (urllib.error.URLError(OSError(errno.ENETUNREACH, MARKED)), NetworkError),
         (Timeout(MARKED), NetworkError),
+        (urllib.error.URLError(ssl.SSLEOFError(MARKED)), NetworkError),
+        (http.client.IncompleteRead(MARKED.encode()), NetworkError),
+        (http.client.BadStatusLine(MARKED), NetworkError),
+        (because(RuntimeError(MARKED), ValueError(MARKED), ConnectionError(MARKED)), NetworkError),
+        (because(RuntimeError(MARKED), Timeout(MARKED)), NetworkError),
         # Trying again would lock the account, or help nothing.
         (urllib.error.HTTPError("https://idp", 401, MARKED, Message(), None), AuthenticationError),
         (ssl.SSLCertVerificationError(MARKED), AuthenticationError),
+        (urllib.error.URLError(ssl.SSLCertVerificationError(MARKED)), AuthenticationError),
+        (in_a_circle(), AuthenticationError),
         (FileNotFoundError(MARKED), AuthenticationError),
         (OSError(errno.EACCES, MARKED), AuthenticationError),
     ],
