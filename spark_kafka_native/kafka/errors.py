@@ -9,7 +9,7 @@ constructor's arguments.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from .error_code import ErrorCode
@@ -18,6 +18,11 @@ from .model import CORRUPT_COLUMN, ERROR_COLUMN, TopicPartition
 
 class KafkaError(Exception):
     """Anything that went wrong in this client or in the cluster it talks to."""
+
+    may_pass: bool = False
+    """True for a failure to connect with settings that have worked before: a broker with a certificate that
+    is out of date, or a file that is being replaced. At first contact it is the configuration that is wrong.
+    """
 
 
 class ConfigError(KafkaError, ValueError):
@@ -60,16 +65,9 @@ class AuthenticationError(SecurityError):
     """Broker and client don't accept each other's credentials. Final: trying again locks accounts."""
 
 
-def may_pass(error: KafkaError) -> bool:
-    """True for a failure to connect that may pass by itself where connections were possible before: a broker
-    with a certificate that is out of date, or a file that is being replaced.
-    """
-    return isinstance(error, SecurityError | ConfigError) and not isinstance(error, AuthenticationError)
-
-
 class RequestTimedOutError(NetworkError):
-    """No answer within the request timeout; the connection was closed so that a late answer can match
-    nothing.
+    """No answer in time. After the request timeout the connection is closed, so that others do not wait for a
+    broker that is silent.
     """
 
 
@@ -339,6 +337,13 @@ def to_keep(error: KafkaError) -> KafkaError:
     through, and so to the client itself, its records and sockets.
     """
     return copy.copy(error)
+
+
+def joined(kind: type[KafkaError], message: str, failures: Collection[KafkaError]) -> KafkaError:
+    """One error for all ``failures``."""
+    error = kind(message)
+    error.may_pass = all(one.may_pass for one in failures)
+    return error
 
 
 def with_refused(error: KafkaError, others: Iterable[KafkaError]) -> KafkaError:

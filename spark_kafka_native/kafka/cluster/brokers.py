@@ -15,10 +15,12 @@ from typing import TypeVar
 from ..config.client_config import CANONICAL, ClientConfig, split_address
 from ..errors import (
     AuthenticationError,
+    ConfigError,
     KafkaError,
     NetworkError,
     ProtocolError,
     SecurityError,
+    joined,
     own_copy,
     to_keep,
 )
@@ -58,6 +60,7 @@ class Brokers:
         self.metrics = metrics or MetricsRegistry()
         """The metrics of all connections."""
         self._ended: KafkaError | None = None
+        self._has_connected = False
         self._start_empty()
         in_forked_child(self._disown)
 
@@ -85,6 +88,7 @@ class Brokers:
             connection = self._adopt(broker) if not channel else None
             if connection is None:
                 connection = self._connect(broker, deadline)
+            connection.channel = channel
             known[key] = (connection, broker.host, broker.port)
             return self._unless_closed(connection, known)
 
@@ -168,7 +172,7 @@ class Brokers:
         Raises `NetworkError` with the cause of each failure; an error of TLS or of the protocol if all of
         them failed for that reason.
         """
-        known = self._connections
+        known, before = self._connections, self._bootstrapped
         left = random.sample(self._config.bootstrap_servers, len(self._config.bootstrap_servers))
         canonical = self._config.client_dns_lookup == CANONICAL
         failures: dict[str, KafkaError] = {}
@@ -178,7 +182,11 @@ class Brokers:
             try:
                 hosts = self._hosts(address, share) if canonical else [split_address(address)]
                 connection = self._open_any(hosts, share)
-                former, self._bootstrapped = self._bootstrapped, connection
+                former = self._bootstrapped
+                if former is not None and former is not before and former.alive():
+                    connection.close()
+                    return former  # another thread was faster, and is about to send there
+                self._bootstrapped = connection
                 if former is not None:
                     self._let_go(former)
                 return self._unless_closed(connection, known)
@@ -269,16 +277,21 @@ class Brokers:
         try:
             connection = self._open(host, port, self._config, deadline)
             outcome = "connected"
+        except (SecurityError, ConfigError) as error:
+            error.may_pass = self._has_connected and not isinstance(error, AuthenticationError)
+            raise
         finally:
             self.metrics.count(metric.DIALS, 1, outcome)
             self.metrics.measure(metric.DIAL_DURATION, time.monotonic() - began, outcome)
+        self._has_connected = True
         connection.metrics = self.metrics
         return connection
 
     def _connect(self, broker: Broker, deadline: Deadline) -> Connection:
         address = f"{broker.host}:{broker.port}"
         hint = ""
-        if address not in self._config.bootstrap_servers:
+        named = {split_address(one.lower()) for one in self._config.bootstrap_servers}
+        if (broker.host.lower(), broker.port) not in named:
             hint = (
                 f". {address} is what broker {broker.node_id} advertises: if clients can't reach it "
                 "under that name, its advertised.listeners must change"
@@ -296,7 +309,8 @@ def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> Kafk
     """One error for the failures of all bootstrap addresses, of their own type if they agree on it."""
     told = ((address, str(failures[address])) for address in addresses if address in failures)
     causes = "; ".join(text if address in text else f"{address}: {text}" for address, text in told)
-    return kind_of(failures.values())(f"no bootstrap server could be reached: {causes}")
+    found = failures.values()
+    return joined(kind_of(found), f"no bootstrap server could be reached: {causes}", found)
 
 
 def kind_of(failures: Collection[KafkaError]) -> type[KafkaError]:

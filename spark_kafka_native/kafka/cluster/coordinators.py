@@ -78,7 +78,7 @@ def find_coordinator(router: Router, key: CoordinatorKey, deadline: Deadline) ->
     if (known := router.coordinators.get(key)) is not None:
         return known
     request = FindCoordinatorRequest(key_type=key.key_type, coordinator_keys=[key.name])
-    response = router.ask_any(request, deadline)
+    response = router.look_up(request, deadline)
     found = next((one for one in response.coordinators if one.key == key.name), None)
     if found is None:
         raise IncompleteResponseError(f"coordinator of {key}: the response does not name it")
@@ -104,7 +104,7 @@ def find_coordinators(router: Router, keys: Sequence[CoordinatorKey], deadline: 
         return
     request = FindCoordinatorRequest(key_type=keys[0].key_type, coordinator_keys=list(missing))
     try:
-        found = [one for one in router.ask_any(request, deadline).coordinators if not one.error_code]
+        found = [one for one in router.look_up(request, deadline).coordinators if not one.error_code]
         if any(one.node_id not in router.snapshot.brokers for one in found):
             router.refresh((), deadline)
     except KafkaError as error:

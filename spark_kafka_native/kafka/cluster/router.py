@@ -6,15 +6,17 @@ connections.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import random
 import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 from ..config.client_config import ClientConfig
@@ -28,10 +30,12 @@ from ..errors import (
     NetworkError,
     ProtocolError,
     SecurityError,
+    joined,
     own_copy,
 )
 from ..model import Broker, TopicPartition
 from ..network.connection import Connection
+from ..network.pending_response import PendingResponse, wait_for_any
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry, Observed, error_tag
 from ..protocol.api.find_coordinator import GROUP_KEY_TYPE, TRANSACTION_KEY_TYPE
@@ -53,6 +57,10 @@ WARM_ROUTERS = 8
 """The number of unused routers of a process that stay connected."""
 LEAST_SHARE = 8
 """Known brokers are asked until this part of the time for all of them is left."""
+NEXT_AFTER_MS = 3_000
+"""A live connection that takes longer for a look-up does not keep the next one from being asked, too."""
+LOOK_MS = 50
+"""How soon an answer is noticed that another thread reads, where several are waited for."""
 SHOWN_CHANGES = 5
 """The number of leader changes in a log line: a broker that stops hands over thousands of partitions."""
 
@@ -128,7 +136,7 @@ class Router:
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
 
         def ask() -> ClusterMetadata:
-            response = self.ask_any(request, deadline)
+            response = self.look_up(request, deadline)
             if response.error_code is ErrorCode.REBOOTSTRAP_REQUIRED:  # KIP-1102
                 self._brokers.start_again()
                 response = self._brokers.bootstrap(deadline).send(request, deadline=deadline)
@@ -230,22 +238,39 @@ class Router:
         again (KIP-899: all brokers may have moved). Raises the failures of all, `AuthenticationError` at
         once: the others would refuse it as well, and the account might be locked.
         """
+        return self._ask(request, deadline, math.inf)
+
+    def look_up(self, request: Request[R], deadline: Deadline) -> R:
+        """As `ask_any`, for a request that changes nothing: it goes to several live connections at a time if
+        the first ones are slow (`NEXT_AFTER_MS`), and the first answer counts. Otherwise each broker behind a
+        network that drops everything would cost a whole request timeout.
+        """
+        return self._ask(request, deadline, NEXT_AFTER_MS)
+
+    def _ask(self, request: Request[R], deadline: Deadline, next_after_ms: float) -> R:
         failures: list[KafkaError] = []
+        # A random one of the idle connections: always the same one might be the broker that lags behind.
+        # Those of a channel come last: a heartbeat must not wait behind an answer that takes long.
+        live = sorted(
+            self._brokers.live(), key=lambda c: (c.muted_ms, c.channel != "", c.in_flight, random.random())
+        )
+        with _Asked[R](deadline, failures) as asked:
+            for i, connection in enumerate(live, 1):
+                asked.ask(connection, request)
+                answer = asked.first(next_after_ms if i < len(live) else math.inf)
+                if answer is not None:
+                    return answer
         for connect in self._ways(deadline):
             if deadline.expired:
                 break
-            try:
+            with _noted(failures):
                 return connect().send(request, deadline=deadline)
-            except AuthenticationError:
-                raise
-            except (NetworkError, ProtocolError, SecurityError) as error:
-                failures.append(error)
         if len(failures) == 1:
             raise failures[0]
         causes = "; ".join(dict.fromkeys(str(error) for error in failures)) or "no time was left"
         is_retriable = any(isinstance(error, NetworkError) for error in failures)
         kind = NetworkError if is_retriable else kind_of(failures)
-        raise kind(f"no broker answered {request.api_name()}: {causes}")
+        raise joined(kind, f"no broker answered {request.api_name()}: {causes}", failures)
 
     def retry(
         self,
@@ -341,11 +366,7 @@ class Router:
         )
 
     def _ways(self, deadline: Deadline) -> Iterable[Callable[[], Connection]]:
-        # A random one of the idle connections: always the same one might be the broker that lags behind.
-        live = sorted(self._brokers.live(), key=lambda c: (c.muted_ms, c.in_flight, random.random()))
-        # It has all of the time for its answer: closing it sooner would cut the requests of others.
-        for connection in live:
-            yield lambda connection=connection: connection  # type: ignore[misc]
+        """The connections that have to be made first."""
         # To connect, at most half of the rest of the time, so that brokers that are gone leave some for the
         # bootstrap servers. Those that did not answer before are asked last, and those for which little
         # time is left next time: they must not count as unreachable after a moment.
@@ -361,6 +382,66 @@ class Router:
             share = known.within_ms(known.remaining_ms / 2)
             yield lambda broker=broker, share=share: self._brokers.connection(broker, share)  # type: ignore[misc]
         yield lambda: self._brokers.bootstrap(deadline)
+
+
+@contextlib.contextmanager
+def _noted(failures: list[KafkaError]) -> Iterator[None]:
+    """Appends to ``failures`` the error for which the next broker is asked."""
+    try:
+        yield
+    except AuthenticationError:
+        raise
+    except (NetworkError, ProtocolError, SecurityError) as error:
+        failures.append(error)
+
+
+class _Asked(Generic[R]):
+    """One request on several connections, of which the first answer counts."""
+
+    def __init__(self, deadline: Deadline, failures: list[KafkaError]) -> None:
+        self._deadline = deadline
+        self._failures = failures
+        self._pendings: list[PendingResponse[R]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pending in self._pendings:
+            pending.abandon()
+
+    def ask(self, connection: Connection, request: Request[R]) -> None:
+        """Send ``request`` on ``connection``."""
+        if not self._deadline.expired:
+            with _noted(self._failures):
+                self._pendings.append(connection.submit(request, deadline=self._deadline))
+
+    def first(self, timeout_ms: float) -> R | None:
+        """The first answer within ``timeout_ms``; None if there is none, at once if all have failed.
+
+        A connection with requests of others is closed after its request timeout only, as they would be cut.
+        """
+        limit = self._deadline.within_ms(timeout_ms)
+        while self._pendings:
+            oldest = min(self._pendings, key=lambda one: one.overdue_at)
+            until = limit.within_ms((oldest.overdue_at - time.monotonic()) * 1000)
+            look = until if len(self._pendings) == 1 else until.within_ms(LOOK_MS)
+            arrived = wait_for_any(self._pendings, look)
+            if not arrived and until.expired:
+                if self._deadline.cancelled or (limit.expired and not self._deadline.expired):
+                    return None
+                now = time.monotonic()
+                keep = now < oldest.overdue_at and oldest.connection.is_shared(oldest)
+                oldest.connection.give_up(oldest, (now - oldest.sent_at) * 1000, keep=keep)
+                arrived = [oldest]
+            for pending in arrived:
+                self._pendings.remove(pending)
+                with _noted(self._failures):
+                    answer: R = pending.result()
+                    return answer
+            if self._deadline.expired:
+                return None
+        return None
 
 
 def check_shared(router: Router | None, config: ClientConfig) -> None:

@@ -12,7 +12,7 @@ from ..cluster.coordinators import ask_coordinator, find_coordinator
 from ..cluster.metadata import ClusterMetadata, topics_named
 from ..cluster.router import CoordinatorKey, Router
 from ..error_code import ErrorCode
-from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError, may_pass
+from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
 from ..network.connection import Connection
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, is_retriable
@@ -189,8 +189,7 @@ class MembershipThread:
                 return
             response = connection.submit(ask.request, deadline=limit).result(self.response_timeout_ms(ask))
         except KafkaError as error:
-            has_connected = self._connection is not None
-            self._failed(error, passing=_passes(error) or (has_connected and may_pass(error)))
+            self._failed(error, passing=_passes(error))
             return
         with self.changing():
             refusal = self._membership.answered(response, time.monotonic())
@@ -222,7 +221,7 @@ class MembershipThread:
             metadata = self._router.metadata(wanted, refresh=True, deadline=limit)
         except KafkaError as error:
             # Only a cluster that never answered is given up: brokers come back, or the session ends.
-            passing = (_passes(error) or may_pass(error)) and not first
+            passing = _passes(error) and not first
             if periodic and passing:
                 # The membership does not wait for it: its heartbeats are due meanwhile.
                 _LOG.info("%r: %s", self._membership, error)

@@ -39,6 +39,8 @@ class Connection(RequestPipeline):
         )
         super().__init__(transport, framing, config.request_timeout_ms)
         self._config = config
+        self.channel = ""
+        """Set by `Brokers`, for which it has requests of one kind."""
         self.retired = False
         """True once `retire` or `wind_down` has begun. Guarded by the lock."""
         self.negotiated = Negotiated(api_versions={})
@@ -169,7 +171,7 @@ class Connection(RequestPipeline):
         """
         with self.lock:
             self.retired = True
-            overdue_at = max((pending.overdue_at for pending in self._in_flight), default=math.inf)
+            overdue_at = max((pending.overdue_at for pending in list(self._in_flight)), default=math.inf)
             overdue_at = max(overdue_at, self.answered_at + self.request_timeout_ms / 1000)
         return (overdue_at - time.monotonic()) * 1000
 

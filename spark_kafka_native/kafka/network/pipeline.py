@@ -171,18 +171,29 @@ class RequestPipeline:
         )
         return pending.done
 
-    def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
-        """Close the connection because ``pending`` is overdue: its late response must match nothing. Unless
-        another thread has just read that.
+    def give_up(self, pending: PendingResponse[Any], waited_ms: float, *, keep: bool = False) -> None:
+        """Fail ``pending``, unless another thread has just read its response, and close the connection, or
+        ``keep`` it, as it was the caller that had little time.
         """
         if pending.done:
             return
-        message = f"{pending.what}: no answer in {waited_ms:.0f} ms; the connection was closed"
+        message = f"{pending.what}: no answer in {waited_ms:.0f} ms"
         if self.metrics is not None:
             self.metrics.count(metric.TIMEOUTS, 1, pending.api)
+        if keep:
+            pending.abandon()
+            pending.fail(RequestTimedOutError(message))
+            return
+        message += "; the connection was closed"
         self._die(RequestTimedOutError(message))
         if not pending.done:  # a request of the parent, in a process that was forked from it
             pending.fail(RequestTimedOutError(message))
+
+    def is_shared(self, pending: PendingResponse[Any]) -> bool:
+        """True if others than ``pending`` are waited for. To close the connection would cut them: they would
+        be sent again, and without idempotence written twice.
+        """
+        return any(one is not pending and not one.abandoned for one in list(self._in_flight))
 
     def poll(self) -> None:
         """Write and read without waiting; complete each `PendingResponse` for which a response has
@@ -192,9 +203,13 @@ class RequestPipeline:
 
     def poll_idle(self, max_idle_ms: float) -> None:
         """Unless requests are in flight, find out if the broker has closed the connection, and close it if it
-        was idle for longer than ``max_idle_ms`` (-1: for any time).
+        was idle for longer than ``max_idle_ms`` (-1: for any time). If all in flight are abandoned and
+        overdue, it is closed, too: no thread waits for them, and would find that the broker is silent.
         """
-        if self._in_flight or self.closed:
+        if self.closed:
+            return
+        if self._in_flight:
+            self._close_if_silent()
             return
         if max_idle_ms >= 0 and not self._served:
             max_idle_ms = max(max_idle_ms, UNUSED_MS)
@@ -202,6 +217,18 @@ class RequestPipeline:
             self.close()
         else:
             self.poll()
+
+    def _close_if_silent(self) -> None:
+        if self._given_up():
+            self.poll()  # not before: what threads wait for, they read by themselves
+            if left := self._given_up():
+                self.give_up(left[0], (time.monotonic() - left[0].sent_at) * 1000)
+
+    def _given_up(self) -> list[PendingResponse[Any]]:
+        """The requests in flight, if all of them are abandoned and overdue."""
+        with self.lock:
+            left, now = list(self._in_flight), time.monotonic()
+        return left if all(pending.abandoned and pending.overdue_at <= now for pending in left) else []
 
     def drain(self, deadline: Deadline) -> PendingResponse[Any] | None:
         """Write everything and wait for the responses in flight. Returns a missing one at ``deadline``."""

@@ -46,11 +46,11 @@ class Backoff:
 
 def is_retriable(error: KafkaError) -> bool:
     """True if the same request may succeed later: a network error, an error code that Kafka calls retriable,
-    or an incomplete response.
+    an incomplete response, or an error that `KafkaError.may_pass`.
     """
     if isinstance(error, BrokerError):
         return error.error_code.retriable or error.error_code.stale_metadata
-    return isinstance(error, NetworkError | IncompleteResponseError)
+    return error.may_pass or isinstance(error, NetworkError | IncompleteResponseError)
 
 
 def retry(  # noqa: PLR0913 - time and randomness come in as arguments

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 
 from ...cluster.metadata import ClusterMetadata
 from ...cluster.router import Router
-from ...errors import AuthenticationError, BrokerError, DeadlineExceededError, KafkaError, may_pass
+from ...errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError, SecurityError
 from ...model import TopicPartition
 from ...network.connection import Connection
 from ...protocol.api.transactions import InitProducerIdRequest
@@ -67,7 +67,6 @@ class BackgroundLookups:
         self._asking_metadata: frozenset[str] = frozenset()
         self._metadata_not_before: dict[str, float] = {}
         self._metadata_failures: dict[str, int] = {}
-        self._has_connected = False
         self._asking_producer_id = False
         self._producer_id_not_before = 0.0
         self._producer_id_failures = 0
@@ -202,7 +201,6 @@ class BackgroundLookups:
     def _connected(self, broker: BrokerConnection, connection: Connection) -> None:
         broker.connecting = False
         broker.failures = 0
-        self._has_connected = True
         if broker.in_flight and broker.connection is not None and not broker.connection.closed:
             # The broker's address changed back and forth: the connection in use is right again, and answers
             # come on it.
@@ -221,9 +219,7 @@ class BackgroundLookups:
     def _refreshed(self, topics: Collection[str], error: KafkaError | None) -> KafkaError | None:
         self._asking_metadata = frozenset()
         self.unsure -= set(topics)
-        if error is None:
-            self._has_connected = True
-        elif self._is_final(error):
+        if error is not None and self._is_final(error):
             return error
         metadata, now = self._topics.metadata, self._timer.clock()
         known = {name for name in topics if error is None and is_known(metadata, name)}
@@ -261,7 +257,7 @@ class BackgroundLookups:
     def _is_final(self, error: KafkaError) -> bool:
         """True if ``error`` ends the producer: credentials that were refused once must not be tried for
         minutes, which locks accounts; other settings must be right at first contact."""
-        return isinstance(error, AuthenticationError) or (may_pass(error) and not self._has_connected)
+        return isinstance(error, SecurityError | ConfigError) and not error.may_pass
 
     def _delay_s(self, failures: int) -> float:
         return self._backoff.delay_ms(failures) / 1000
@@ -305,7 +301,7 @@ class TransactionPartitions:
 
     def _not_added(self, error: KafkaError) -> KafkaError | None:
         # A producer with a transaction has connected.
-        uncertain = isinstance(error, DeadlineExceededError) or may_pass(error)
+        uncertain = isinstance(error, DeadlineExceededError) or error.may_pass
         abortable = uncertain or isinstance(error, TransactionAbortableError)
         # Before `adding` is reset: an abort waits for that, and then asks for the uncertain partitions.
         if abortable:

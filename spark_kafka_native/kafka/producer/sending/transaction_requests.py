@@ -23,6 +23,7 @@ from ...errors import (
     IncompleteResponseError,
     KafkaError,
     NetworkError,
+    SecurityError,
     UnsupportedVersionError,
 )
 from ...model import GroupMembership, OffsetToCommit, TopicPartition
@@ -417,7 +418,12 @@ def end_transaction(
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
     at_most = LAST_END_TXN_OF_VERSION_1 if transaction.version == 1 else None
-    return _ask(router, key, request, read, limit, at_most=at_most, lost=lost)
+    try:
+        return _ask(router, key, request, read, limit, at_most=at_most, lost=lost)
+    except (SecurityError, ConfigError) as error:
+        if commit and lost:
+            error.add_note("an earlier attempt had no answer, and may have committed it: commit again")
+        raise
 
 
 def _ask(  # noqa: PLR0913 - of a helper that all of them share

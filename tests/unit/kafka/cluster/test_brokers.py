@@ -6,6 +6,8 @@ import random
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import (
     AuthenticationError,
+    ConfigError,
+    KafkaError,
     NetworkError,
     ProtocolError,
     SecurityError,
@@ -22,6 +26,7 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.model import Broker
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.retry import is_retriable
 
 SOON = 60_000.0
 PLACES = [("one", 9092), ("two", 9092), ("two", 9093)]
@@ -143,6 +148,34 @@ def test_each_bootstrap_server_has_a_share_of_the_time_that_is_left() -> None:
         Brokers(ClientConfig(bootstrap_servers=servers), refuse).bootstrap(Deadline.after_ms(SOON))
     for share, most in zip(shares, (SOON / 3, SOON / 2, SOON), strict=True):
         assert most - 5_000 < share <= most
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_threads_at_first_contact_do_not_close_each_others_connection(is_lost: bool) -> None:
+    """The faster one is about to send on it: its attempt failed although all brokers were well."""
+    opening, gate = Opening(), threading.Event()
+    opening.gates["one"] = gate
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
+    with ThreadPoolExecutor(1) as pool:
+        slower = pool.submit(brokers.bootstrap, Deadline.after_ms(SOON))
+        assert opening.at_gate.wait(60)
+        del opening.gates["one"]
+        faster: Any = brokers.bootstrap(Deadline.after_ms(SOON))
+        if is_lost:
+            faster.close()
+        gate.set()
+        second: Any = slower.result(60)
+    assert (second is faster, faster.retired) == (not is_lost, is_lost)
+    assert opening.made[1].closed is not is_lost
+
+
+def test_a_bootstrap_connection_that_did_not_help_is_replaced() -> None:
+    opening = Opening()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
+    first, second = (brokers.bootstrap(Deadline.after_ms(SOON)) for _ in range(2))
+    assert first is not second
+    assert [one.retired for one in opening.made] == [True, False]
+    assert brokers.live() == [second]
 
 
 def test_a_broker_with_another_address_is_connected_to_there() -> None:
@@ -350,3 +383,46 @@ def test_a_child_does_not_end_the_connections_of_its_parent() -> None:
     brokers._disown()
     assert [one.ends for one in used] == [["forget"], ["forget"]]
     assert brokers._known() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (SecurityError("an old certificate"), True),
+        (ConfigError("the file is missing"), True),
+        (AuthenticationError("the password is wrong"), False),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+@pytest.mark.parametrize("at", ["a broker", "the bootstrap servers"])
+def test_settings_that_have_worked_may_work_again(error: KafkaError, passes: bool, at: str) -> None:
+    opening = Opening()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092", "two:9092")), opening)
+    broker = Broker(node_id=1, host="one", port=9092)
+    dial = partial(brokers.connection, broker) if at == "a broker" else brokers.bootstrap
+
+    def connect() -> KafkaError:
+        with pytest.raises(type(error)) as raised:
+            dial(Deadline.after_ms(SOON))
+        return raised.value
+
+    opening.failures = {"one": error, "two": error}
+    assert not is_retriable(connect())
+    opening.failures = {}
+    brokers.bootstrap(Deadline.after_ms(SOON)).close()
+    opening.failures = {"one": error, "two": error}
+    assert is_retriable(connect()) is passes
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "blames"),
+    [("[::1]:9092", "::1", False), ("One:9092", "one", False), ("one:9092", "two", True)],
+)
+def test_an_address_that_is_a_bootstrap_servers_is_not_blamed_on_advertised_listeners(
+    server: str, host: str, blames: bool
+) -> None:
+    opening = Opening(**{host: NetworkError("off")})
+    brokers = Brokers(ClientConfig(bootstrap_servers=(server,)), opening)
+    with pytest.raises(NetworkError, match="off") as raised:
+        brokers.connection(Broker(node_id=1, host=host, port=9092), Deadline.after_ms(SOON))
+    assert ("advertised.listeners" in str(raised.value)) is blames

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import socket
 import threading
 import time
@@ -13,7 +14,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from support.brokers.scripted_broker import HangUp, Raw, ScriptedBroker, ScriptedCluster, Silence, properties
+from support.brokers.scripted_broker import (
+    HangUp,
+    Late,
+    Raw,
+    ScriptedBroker,
+    ScriptedCluster,
+    Silence,
+    properties,
+)
 from support.forked_child import holds_in_forked_child
 from support.waiting import eventually
 
@@ -49,7 +58,7 @@ from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.deadline import Deadline, Wakeup
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -324,6 +333,129 @@ def test_a_dead_broker_does_not_keep_metadata_from_coming(cluster: ScriptedClust
     router.metadata()
     cluster[1].stop()
     assert set(router.metadata(refresh=True).brokers) == {1, 2, 3}
+
+
+@pytest.fixture
+def in_turn(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Router]:
+    """Connected to brokers 1, 2 and 3, which are asked in this order, 30 ms apart."""
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    for node_id in cluster.brokers:
+        router.connection(node_id)
+    live = router._brokers.live
+    monkeypatch.setattr(router._brokers, "live", lambda: sorted(live(), key=lambda one: order[one.address]))
+    order = {broker.address: node_id for node_id, broker in cluster.brokers.items()}
+    monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 30)
+    monkeypatch.setattr(router_module.random, "random", lambda: 0.5)
+    yield router
+    router.close()
+
+
+def in_flight(router: Router) -> list[int]:
+    """Requests without an answer, on each connection that is open."""
+    return [one.in_flight for one in router._brokers.live()]
+
+
+def test_a_broker_that_a_network_cuts_off_costs_no_request_timeout(
+    in_turn: Router, cluster: ScriptedCluster
+) -> None:
+    """Of several, each cost one: all look-ups stood still for minutes."""
+    for node_id in (1, 2):
+        cluster[node_id].on(MetadataRequest, Silence)
+    began = time.monotonic()
+    in_turn.metadata(refresh=True)
+    assert time.monotonic() - began < in_turn.config.request_timeout_ms / 1000
+    # Their connections stay: closing them would cut the requests of others.
+    assert in_flight(in_turn) == [1, 1, 0]
+    first, second, _ = in_turn._brokers.live()
+    assert [pending.abandoned for one in (first, second) for pending in one._in_flight] == [True, True]
+
+
+def test_the_first_answer_counts_also_that_of_a_slow_broker(
+    in_turn: Router, cluster: ScriptedCluster
+) -> None:
+    cluster[1].push(
+        MetadataRequest,
+        Late(0.3, replace(cluster.metadata(MetadataRequest(topics=[]), 9), cluster_id="late")),
+    )
+    for node_id in (2, 3):
+        cluster[node_id].on(MetadataRequest, Silence)
+    assert in_turn.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "late"
+    assert in_flight(in_turn) == [0, 1, 1]
+
+
+def test_a_failure_of_one_leaves_the_others_asked(in_turn: Router, cluster: ScriptedCluster) -> None:
+    cluster[1].push(MetadataRequest, Late(0.2, cluster.metadata))
+    cluster[2].push(MetadataRequest, HangUp)
+    cluster[3].on(MetadataRequest, Silence)
+    assert in_turn.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "mock"
+    assert in_flight(in_turn) == [0, 1]
+
+
+def test_a_request_that_changes_something_goes_to_the_next_broker_only_after_its_timeout(
+    cluster: ScriptedCluster, in_turn: Router
+) -> None:
+    for connection in in_turn._brokers.live():
+        connection.request_timeout_ms = 200
+    for node_id in (1, 2):
+        cluster[node_id].on(MetadataRequest, Silence)
+    in_turn.ask_any(MetadataRequest(topics=[]), Deadline.after_ms(60_000))
+    asked_at = [cluster[node_id].asked[-1].at for node_id in (1, 2, 3)]
+    assert [later - earlier >= 0.15 for earlier, later in itertools.pairwise(asked_at)] == [True, True]
+    assert in_flight(in_turn) == [0]
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_look_up_with_little_time_closes_at_most_the_connection_that_was_asked_first(
+    in_turn: Router, cluster: ScriptedCluster, cancelled: bool
+) -> None:
+    for broker in cluster.brokers.values():
+        broker.on(MetadataRequest, Silence)
+    wakeup = Wakeup()
+    timer = threading.Timer(0.3, wakeup.set)
+    timer.start()
+    deadline = Deadline.after_ms(60_000).with_wakeup(wakeup) if cancelled else Deadline.after_ms(300)
+    with pytest.raises(NetworkError, match="no time was left" if cancelled else r"no answer in \d\d\d ms"):
+        in_turn.look_up(MetadataRequest(topics=[]), deadline)
+    assert in_flight(in_turn) == ([1, 1, 1] if cancelled else [1, 1])
+    timer.join()
+    wakeup.close()
+
+
+def test_a_look_up_with_little_time_cuts_no_other_request(cluster: ScriptedCluster) -> None:
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    cluster[1].push(MetadataRequest, Late(0.5, cluster.metadata))
+    pending = router.connection(1).submit(MetadataRequest(topics=[]))
+    with pytest.raises(NetworkError, match="no answer in"):
+        router.look_up(MetadataRequest(topics=[]), Deadline.after_ms(100))
+    assert pending.result().cluster_id == "mock"
+    router.close()
+
+
+def test_heartbeats_do_not_wait_behind_a_look_up(cluster: ScriptedCluster) -> None:
+    """A connection of a channel is asked last, however idle it is."""
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    beats = router.connection(1, channel="group")
+    cluster[1].push(MetadataRequest, Late(0.5, cluster.metadata))
+    busy = router.connection(1).submit(MetadataRequest(topics=[]))
+    for _ in range(3):
+        router.metadata(refresh=True)
+    assert busy.done
+    assert [one.connection for one in cluster[1].asked].count(cluster[1].asked[-1].connection) >= 5
+    assert (beats.channel, router.connection(1).channel) == ("group", "")
+    router.close()
+
+
+def test_silent_connections_are_closed_by_a_later_look_up(in_turn: Router, cluster: ScriptedCluster) -> None:
+    for connection in in_turn._brokers.live():
+        connection.request_timeout_ms = 200
+    for node_id in (1, 2):
+        cluster[node_id].push(MetadataRequest, Silence)
+    in_turn.metadata(refresh=True)
+    eventually(lambda: in_flight(in_turn) == [0])
+    assert in_turn.metadata(refresh=True).cluster_id == "mock"
 
 
 def test_brokers_that_all_moved_are_found_through_the_bootstrap_servers(cluster: ScriptedCluster) -> None:

@@ -22,6 +22,7 @@ from spark_kafka_native.kafka.errors import (
     SecurityError,
 )
 from spark_kafka_native.kafka.model import Broker, TopicPartition
+from spark_kafka_native.kafka.network.pending_response import PendingResponse
 from spark_kafka_native.kafka.protocol.api.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -66,6 +67,8 @@ def metadata(*topics: MetadataResponseTopic, brokers: tuple[int, ...] = (1, 2)) 
 class FakeConnection:
     """Returns the answers of its broker; raises those that are errors."""
 
+    channel = ""
+
     def __init__(self, name: str, brokers: FakeBrokers, muted_ms: int = 0, in_flight: int = 0) -> None:
         self.name, self.brokers, self.muted_ms, self.in_flight = name, brokers, muted_ms, in_flight
 
@@ -76,6 +79,12 @@ class FakeConnection:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def submit(self, request: Any, *, deadline: Deadline | None = None) -> Any:
+        carrier: Any = SimpleNamespace(request_timeout_ms=60_000, wait_for=lambda pending, _: pending.done)
+        pending: PendingResponse[Any] = PendingResponse(carrier, 1, "Metadata", 9)
+        pending.complete(self.send(request, None, deadline), None)
+        return pending
 
 
 def gone(*nodes: int) -> dict[int, Exception]:

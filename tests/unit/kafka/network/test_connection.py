@@ -204,6 +204,37 @@ def test_a_late_answer_matches_nothing(broker: ScriptedBroker, cluster: Scripted
     assert connect(broker).send(METADATA).cluster_id == "mock"
 
 
+@pytest.mark.parametrize("others", ["wait", "are abandoned"])
+def test_a_caller_with_little_time_does_not_cut_the_requests_of_others(
+    broker: ScriptedBroker, cluster: ScriptedCluster, others: str
+) -> None:
+    """A Produce behind a look-up with max.block.ms was cut, and without idempotence written twice."""
+    connection = connect(broker)
+    broker.push(MetadataRequest, Late(0.5, cluster.metadata))
+    hurried, other = connection.submit(METADATA), connection.submit(METADATA)
+    if others == "are abandoned":
+        other.abandon()
+    closes = "; the connection was closed" if others == "are abandoned" else ""
+    with pytest.raises(RequestTimedOutError, match=rf"no answer in 1\d\d ms{closes}$"):
+        hurried.result(150)
+    assert connection.closed is bool(closes)
+    if not closes:
+        assert other.result().cluster_id == "mock"
+        assert connection.in_flight == 0
+        with pytest.raises(RequestTimedOutError):
+            hurried.result()  # its late answer changes nothing
+        assert connection.send(METADATA).cluster_id == "mock"
+
+
+def test_a_request_timeout_ends_the_connection_for_all(broker: ScriptedBroker) -> None:
+    connection = connect(broker, request_timeout_ms=100)
+    broker.push(MetadataRequest, Silence)
+    first, second = connection.submit(METADATA), connection.submit(METADATA)
+    with pytest.raises(RequestTimedOutError, match="the connection was closed"):
+        first.result()
+    assert second.done
+
+
 def test_a_busy_caller_does_not_blame_the_broker(broker: ScriptedBroker) -> None:
     connection = connect(broker, request_timeout_ms=100)
     pending = connection.submit(METADATA)
@@ -251,6 +282,29 @@ def test_a_request_that_was_abandoned_is_not_waited_for_without_end(
         assert not connection.wind_down()
         eventually(connection.wind_down)
     assert connection.closed
+
+
+def test_a_connection_is_closed_when_all_in_flight_is_abandoned_and_overdue(broker: ScriptedBroker) -> None:
+    """No thread waits there, and would find that the broker is silent: it stayed in use."""
+    connection = connect(broker, request_timeout_ms=200)
+    broker.push(MetadataRequest, Silence)
+    abandoned, awaited = connection.submit(METADATA), connection.submit(METADATA)
+    abandoned.abandon()
+    assert connection.alive()
+    time.sleep(0.3)
+    assert connection.alive()  # another thread may wait, and be at another work
+    awaited.abandon()
+    assert not connection.alive()
+    with pytest.raises(RequestTimedOutError, match=r"no answer in [34]\d\d ms; the connection was closed"):
+        abandoned.result()
+
+
+def test_an_abandoned_request_that_was_answered_late_keeps_its_connection(broker: ScriptedBroker) -> None:
+    connection = connect(broker, request_timeout_ms=50)
+    connection.submit(METADATA).abandon()
+    time.sleep(0.2)
+    assert connection.alive()
+    assert connection.in_flight == 0
 
 
 def test_a_connection_that_winds_down_answers_those_that_wait(

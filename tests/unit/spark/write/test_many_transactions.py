@@ -123,14 +123,14 @@ def test_a_lookup_that_fails_is_no_error_of_its_own(
     """An abort says of each transaction why it is still open, and raises nothing: Spark is at an error that
     its user has to see."""
     messages = open_transactions(broker, TASKS)
-    ask_any = Router.ask_any
+    look_up = Router.look_up
 
     def refused(router: Router, request: Any, deadline: Any) -> Any:
         if len(getattr(request, "coordinator_keys", ())) > 1:
             raise AuthenticationError("the password was changed")
-        return ask_any(router, request, deadline)
+        return look_up(router, request, deadline)
 
-    monkeypatch.setattr(Router, "ask_any", refused)
+    monkeypatch.setattr(Router, "look_up", refused)
     abort_transactions(messages, Driver(broker).options)
     assert not open_names(broker)
 
