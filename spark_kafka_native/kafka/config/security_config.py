@@ -73,8 +73,10 @@ def _security_protocol(text: str) -> SecurityProtocol:
         raise ValueError(f"must be one of {', '.join(p.name for p in SecurityProtocol)}") from None
 
 
-def _mechanism(text: str) -> str:
+def _mechanism(text: str) -> str | None:
     name = text.strip().upper()
+    if not name:
+        return None
     if name not in MECHANISMS and name != _AWS_MECHANISM:
         raise ValueError(f"must be one of {', '.join(MECHANISMS)}")
     return name

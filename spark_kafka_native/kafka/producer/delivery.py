@@ -339,11 +339,22 @@ class ColumnsDelivery:
         Records that were skipped or dead-lettered, as configured, are no failure.
         """
         failed = [
-            (int(rows[_first_refused(outcome.error, first, len(rows))]), outcome.error)
+            (int(rows[_first_refused(outcome.error, first, len(rows)) or 0]), outcome.error)
             for rows, first, outcome in self._block.segments
             if outcome.error is not None and not outcome.error.by_choice
         ]
         return min(failed, key=lambda one: one[0]) if failed else None
+
+    def refused_row(self, error: DeliveryError) -> int | None:
+        """The first row that the broker named in ``error``, the failure of a batch that may have rows of
+        other deliveries, too; None if it named no row of this one.
+        """
+        named = [
+            int(rows[place])
+            for rows, first, outcome in self._block.segments
+            if outcome.error is error and (place := _first_refused(error, first, len(rows))) is not None
+        ]
+        return min(named, default=None)
 
     def status(self) -> npt.NDArray[np.int8]:
         """`DeliveryStatus` of each record, int8[n]; -1 for those under way."""
@@ -364,11 +375,11 @@ class ColumnsDelivery:
         return DeliveredColumns(topics=tuple(topics), topic=topic, partition=partition, offset=offset)
 
 
-def _first_refused(error: DeliveryError, first: int, records: int) -> int:
-    """The place among the ``records`` from ``first`` of a batch on; 0 if the broker names none of them."""
+def _first_refused(error: DeliveryError, first: int, records: int) -> int | None:
+    """The place among the ``records`` from ``first`` of a batch on; None if the broker names none of them."""
     cause = error.__cause__
     named = cause.places if isinstance(cause, RecordsRefusedError) else ()
-    return min((place - first for place in named if first <= place < first + records), default=0)
+    return min((place - first for place in named if first <= place < first + records), default=None)
 
 
 class PartlyTakenError(KafkaError):

@@ -140,6 +140,11 @@ class WriteTask:
             failed = delivery.first_failure()
             if failed is not None:
                 row, error = failed
+                # The broker may have named a row of a later Arrow batch, which was refused along with these.
+                for start, one in ((first_row, delivery), *self._under_way):
+                    if (named := one.refused_row(error)) is not None:
+                        first_row, row = start, named
+                        break
                 self._rows = first_row
                 raise self._failure(error, row) from error
 

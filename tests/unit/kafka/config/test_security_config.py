@@ -76,6 +76,14 @@ def test_a_token_provider_that_is_named_is_that_of_msk_too() -> None:
     assert (config.mechanism, config.token_provider) == ("OAUTHBEARER", "mine:token")
 
 
+def test_an_empty_mechanism_is_none() -> None:
+    """Programs give all settings, some of them empty."""
+    assert SecurityConfig.from_properties({"sasl.mechanism": " "}).mechanism is None
+    given = {"sasl.mechanism": "", "security.protocol": "SASL_SSL"}
+    with pytest.raises(ConfigError, match=r"security.protocol=SASL_SSL needs sasl.mechanism: one of PLAIN"):
+        SecurityConfig.from_properties(given)
+
+
 def test_a_login_module_of_msk_needs_its_mechanism() -> None:
     given = IAM | {"sasl.mechanism": "SCRAM-SHA-512"}
     with pytest.raises(ConfigError, match=r"has the IAMLoginModule, but sasl.mechanism=SCRAM-SHA-512"):

@@ -116,7 +116,10 @@ def test_the_first_row_that_failed_is_the_one_that_the_broker_names(places: tupl
     cause.places = places
     outcome.error.__cause__ = cause
     own.report(rows(1, 2, 5), 2, outcome)
-    assert ColumnsDelivery(own).first_failure() == (row, outcome.error)
+    delivery = ColumnsDelivery(own)
+    assert delivery.first_failure() == (row, outcome.error)
+    assert delivery.refused_row(outcome.error) == (None if row == 1 else row)
+    assert delivery.refused_row(refused(A, 3, "another batch").error) is None
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])

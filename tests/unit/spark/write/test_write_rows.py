@@ -35,6 +35,9 @@ class FakeDelivery:
     def first_failure(self):
         return None
 
+    def refused_row(self, _error):
+        return None
+
 
 class FakeProducer:
     def __init__(self, *deliveries):
@@ -93,6 +96,23 @@ def test_rows_that_failed_fail_the_task_although_later_ones_are_under_way():
     task.write(batch)
     first.done = lambda: True
     with pytest.raises(write_rows.WriteFailedError, match=r"row 2 for topic t: .*not written: no"):
+        task.write(batch)
+
+
+def test_the_row_that_the_broker_names_may_be_in_a_later_batch():
+    """Rows before it in the same batch of the log failed with it, and the first of them was blamed."""
+    producer = FakeProducer(False, False, False)
+    first, second, third = producer.deliveries
+    error = DeliveryError(TP, 9, DeliveryStatus.NOT_PERSISTED, "no", False)
+    first.first_failure = lambda: (0, error)
+    second.refused_row = lambda of: 1 if of is error else None
+    third.refused_row = lambda _: 0
+    task = write_rows.WriteTask(producer, None, COLUMNS, OPTIONS)
+    batch = pa.record_batch({"value": ["a", "b", "c"]})
+    task.write(batch)
+    task.write(batch)
+    first.done = lambda: True
+    with pytest.raises(write_rows.WriteFailedError, match=r"row 4 for topic t: .*not written: no"):
         task.write(batch)
 
 
