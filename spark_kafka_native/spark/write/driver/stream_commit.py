@@ -205,7 +205,8 @@ def find_unsettled(
             f"micro-batch {before.batch_id}. The checkpoint was rolled back or copied, or another query "
             "runs on it"
         )
-    if is_elsewhere(before, intent) and any(one.skipped for one in reports) and transactions_of(reports):
+    if is_elsewhere(before, intent) and any(one.skipped for one in reports):
+        # Also where all are: the other topic may be that of a query on a copy of this checkpoint.
         raise _elsewhere(before, intent)
     if before.is_like(intent):
         return {}
@@ -231,9 +232,10 @@ def _forgotten(intent: BatchIntent) -> ReplayError:
 
 def _elsewhere(before: BatchIntent, intent: BatchIntent) -> ReplayError:
     return ReplayError(
-        f"micro-batch {intent.batch_id} can't be committed: some of its tasks are committed to topic "
-        f"{before.topic}, and this run has written the others elsewhere: "
-        f"run the query with topic={before.topic} until this micro-batch is complete"
+        f"micro-batch {intent.batch_id} can't be committed: rows of it are committed to topic "
+        f"{before.topic}, and this run writes elsewhere. Run the query with topic={before.topic} "
+        "until this micro-batch is complete; if its checkpoint was copied for another topic, give the copy "
+        "another transactionalIdPrefix, with which the whole micro-batch is written"
     )
 
 

@@ -200,6 +200,28 @@ def test_an_intent_with_other_rows_takes_the_place_of_one_whose_tasks_are_settle
     }
 
 
+@pytest.mark.parametrize(
+    ("topic", "reports", "stops"),
+    [
+        ("b", [skipped(0), skipped(1), skipped(2)], True),
+        ("b", [skipped(0), written(1), written(2)], True),
+        ("b", [written(0), written(1), written(2)], False),
+        ("b", [skipped(0, rows=0), written(1), written(2)], False),
+        ("", [skipped(0), skipped(1), skipped(2)], False),  # of an earlier version
+        ("a", [skipped(0), skipped(1), skipped(2)], False),
+    ],
+)
+def test_rows_that_are_in_another_topic_are_not_those_of_this_run(
+    topic: str, reports: Sequence[KafkaCommitMessage], stops: bool
+) -> None:
+    before, intent = replace(INTENT, topic=topic), replace(INTENT, topic="a")
+    if stops:
+        with pytest.raises(ReplayError, match=r"committed to topic b, .* another transactionalIdPrefix"):
+            find_unsettled(before, intent, reports)
+    else:
+        find_unsettled(before, intent, reports)
+
+
 @pytest.mark.parametrize("batch_id", [8, 12])
 def test_an_intent_never_takes_the_place_of_that_of_a_later_batch(batch_id: int) -> None:
     words = f"^micro-batch 7 can't be committed: q has begun to commit micro-batch {batch_id}"
