@@ -252,10 +252,15 @@ class Router:
         # A random one of the idle connections: always the same one might be the broker that lags behind.
         # Those of a channel come last: a heartbeat must not wait behind an answer that takes long.
         live = sorted(
-            self._brokers.live(), key=lambda c: (c.muted_ms, c.channel != "", c.in_flight, random.random())
+            self._brokers.live(),
+            key=lambda c: (c.muted_ms, c.has_unwritten, c.channel != "", c.in_flight, random.random()),
         )
         with _Asked[R](deadline, failures) as asked:
             for i, connection in enumerate(live, 1):
+                # To write would wait, for the quota or for room: the answers that are due come first.
+                holds_up = connection.muted_ms > 0 or connection.has_unwritten
+                if holds_up and (answer := asked.first(math.inf)) is not None:
+                    return answer
                 asked.ask(connection, request)
                 answer = asked.first(next_after_ms if i < len(live) else math.inf)
                 if answer is not None:
@@ -430,18 +435,24 @@ class _Asked(Generic[R]):
             if not arrived and until.expired:
                 if self._deadline.cancelled or (limit.expired and not self._deadline.expired):
                     return None
-                now = time.monotonic()
-                keep = now < oldest.overdue_at and oldest.connection.is_shared(oldest)
-                oldest.connection.give_up(oldest, (now - oldest.sent_at) * 1000, keep=keep)
                 arrived = [oldest]
             for pending in arrived:
                 self._pendings.remove(pending)
                 with _noted(self._failures):
-                    answer: R = pending.result()
-                    return answer
+                    return self._answer(pending)
             if self._deadline.expired:
                 return None
         return None
+
+    def _answer(self, pending: PendingResponse[R]) -> R:
+        """Raises the error of one that has failed, or has taken too long."""
+        if not pending.done:
+            now, connection = time.monotonic(), pending.connection
+            waited_ms = (now - pending.sent_at) * 1000
+            if now < pending.overdue_at and connection.is_shared(pending):
+                raise connection.leave(pending, waited_ms)
+            connection.give_up(pending, waited_ms)
+        return pending.result()
 
 
 def check_shared(router: Router | None, config: ClientConfig) -> None:

@@ -46,8 +46,11 @@ class Carrier(Protocol):
     def is_shared(self, pending: PendingResponse[Any]) -> bool:
         """True if others than ``pending`` are waited for."""
 
-    def give_up(self, pending: PendingResponse[Any], waited_ms: float, *, keep: bool = False) -> None:
-        """Fail ``pending``, and close the connection unless it is to ``keep``."""
+    def leave(self, pending: PendingResponse[Any], waited_ms: float) -> KafkaError:
+        """Abandon ``pending``; its error."""
+
+    def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
+        """Close the connection because ``pending`` is overdue."""
 
 
 class PendingResponse(Generic[R]):
@@ -93,9 +96,10 @@ class PendingResponse(Generic[R]):
         """Wait for the response, at most until ``deadline``.
 
         ``timeout_ms`` (None: the connection's request timeout) starts at this call: the broker is not blamed
-        for the time that the caller was busy elsewhere. Raises `RequestTimedOutError` (see
-        `RequestPipeline.give_up`), or the error that ended the connection. Returns None for a request without
-        a response (produce with acks=0).
+        for the time that the caller was busy elsewhere. Raises `RequestTimedOutError` after closing the
+        connection (with less time than the request timeout only if no other request is waited for on it), or
+        the error that ended the connection. Returns None for a request without a response (produce with
+        acks=0).
         """
         if not self.done:
             limit_ms = self.connection.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -113,9 +117,9 @@ class PendingResponse(Generic[R]):
         if limit.cancelled:  # the broker is not to blame, and other threads may use the connection
             self.abandon()
             raise NetworkError(f"{self.what}: nobody waits for the answer any more")
-        had_little_time = limit_ms < self.connection.request_timeout_ms
-        keep = had_little_time and self.connection.is_shared(self)
-        self.connection.give_up(self, limit_ms, keep=keep)
+        if limit_ms < self.connection.request_timeout_ms and self.connection.is_shared(self):
+            raise self.connection.leave(self, limit_ms)
+        self.connection.give_up(self, limit_ms)
 
     def release(self) -> None:
         """Let the connection overwrite the response's memory; its record sets must not be read afterwards."""

@@ -171,23 +171,26 @@ class RequestPipeline:
         )
         return pending.done
 
-    def give_up(self, pending: PendingResponse[Any], waited_ms: float, *, keep: bool = False) -> None:
-        """Fail ``pending``, unless another thread has just read its response, and close the connection, or
-        ``keep`` it, as it was the caller that had little time.
+    def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
+        """Close the connection because ``pending`` is overdue: its late response must match nothing. Unless
+        another thread has just read that.
         """
         if pending.done:
             return
-        message = f"{pending.what}: no answer in {waited_ms:.0f} ms"
-        if self.metrics is not None:
-            self.metrics.count(metric.TIMEOUTS, 1, pending.api)
-        if keep:
-            pending.abandon()
-            pending.fail(RequestTimedOutError(message))
-            return
-        message += "; the connection was closed"
+        message = f"{self._timed_out(pending, waited_ms)}; the connection was closed"
         self._die(RequestTimedOutError(message))
         if not pending.done:  # a request of the parent, in a process that was forked from it
             pending.fail(RequestTimedOutError(message))
+
+    def leave(self, pending: PendingResponse[Any], waited_ms: float) -> RequestTimedOutError:
+        """Abandon ``pending`` for a caller that had little time: the connection stays. Returns its error."""
+        pending.abandon()
+        return RequestTimedOutError(self._timed_out(pending, waited_ms))
+
+    def _timed_out(self, pending: PendingResponse[Any], waited_ms: float) -> str:
+        if self.metrics is not None:
+            self.metrics.count(metric.TIMEOUTS, 1, pending.api)
+        return f"{pending.what}: no answer in {waited_ms:.0f} ms"
 
     def is_shared(self, pending: PendingResponse[Any]) -> bool:
         """True if others than ``pending`` are waited for. To close the connection would cut them: they would
@@ -203,8 +206,8 @@ class RequestPipeline:
 
     def poll_idle(self, max_idle_ms: float) -> None:
         """Unless requests are in flight, find out if the broker has closed the connection, and close it if it
-        was idle for longer than ``max_idle_ms`` (-1: for any time). If all in flight are abandoned and
-        overdue, it is closed, too: no thread waits for them, and would find that the broker is silent.
+        was idle for longer than ``max_idle_ms`` (-1: for any time). If the first one in flight is abandoned
+        and overdue, it is closed, too: no thread waits for that, and all others wait behind it.
         """
         if self.closed:
             return
@@ -219,16 +222,21 @@ class RequestPipeline:
             self.poll()
 
     def _close_if_silent(self) -> None:
-        if self._given_up():
-            self.poll()  # not before: what threads wait for, they read by themselves
-            if left := self._given_up():
-                self.give_up(left[0], (time.monotonic() - left[0].sent_at) * 1000)
+        if self._given_up() is None:
+            return
+        self.poll()  # not before: what threads wait for, they read by themselves
+        if (first := self._given_up()) is not None:
+            self.give_up(first, (time.monotonic() - first.sent_at) * 1000)
 
-    def _given_up(self) -> list[PendingResponse[Any]]:
-        """The requests in flight, if all of them are abandoned and overdue."""
+    def _given_up(self) -> PendingResponse[Any] | None:
+        """The first request in flight, if it is abandoned and overdue."""
         with self.lock:
-            left, now = list(self._in_flight), time.monotonic()
-        return left if all(pending.abandoned and pending.overdue_at <= now for pending in left) else []
+            first = self._in_flight[0] if self._in_flight else None
+        if first is None or not first.abandoned:
+            return None
+        # It may have waited behind the one that was answered last.
+        overdue_at = max(first.overdue_at, self.answered_at + self.request_timeout_ms / 1000)
+        return first if overdue_at <= time.monotonic() else None
 
     def drain(self, deadline: Deadline) -> PendingResponse[Any] | None:
         """Write everything and wait for the responses in flight. Returns a missing one at ``deadline``."""

@@ -43,7 +43,6 @@ _WHOLE_SECONDS: Final = 1.0
 """Tickets end at a whole second, and lifetimes are rounded up to one."""
 MAX_LOGINS: Final = 64
 _MAX_KEYTAB_BYTES: Final = 1024 * 1024
-_MAX_CACHE_BYTES: Final = 16 * 1024 * 1024
 _INSTALL: Final = (
     "sasl.mechanism=GSSAPI needs the package gssapi on driver and executors: pip install "
     "'spark-kafka-native[kerberos]'. pip compiles it, which takes a C compiler and the headers of MIT "
@@ -206,7 +205,7 @@ class SharedCredential:
             return present
         try:
             if self._failure is not None and self._failures != failures:
-                raise own_copy(self._failure)  # of the thread that this one has waited for: each try may lock
+                raise own_copy(self._failure)  # of a thread that this one has waited for: tries lock accounts
             return self._renewed()
         finally:
             self._lock.release()
@@ -226,7 +225,7 @@ class SharedCredential:
             self._refresh_at = min(self._clock() + _PAUSE_S, self._expires_at)
             return self._credential
         lifetime_s = max(0.0, lifetime_s - _WHOLE_SECONDS)
-        self._credential = credential
+        self._credential, self._failure = credential, None
         self._refresh_at, self._expires_at = now + lifetime_s * _REFRESH, now + lifetime_s
         return credential
 
@@ -312,11 +311,7 @@ def _check_principal(login: KerberosLogin, found: list[str], path: str) -> None:
 def _from_cache(login: KerberosLogin) -> Any:
     store = None
     if login.ticket_cache is not None:
-        name = "sasl.jaas.config: ticketCache"
-        path = allowed_path(name, located(login.ticket_cache))
-        # A file that is being replaced is no refusal, which would be final.
-        if not read_file(name, login.ticket_cache, _MAX_CACHE_BYTES):
-            raise ConfigError(f"{name}: {login.ticket_cache} on {socket.gethostname()} is empty: run kinit")
+        path = allowed_path("sasl.jaas.config: ticketCache", located(login.ticket_cache))
         store = {"ccache": f"FILE:{path}"}
     with _explained(login.principal or "the ticket's principal"):
         return _acquire(login, store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import AuthenticationError, KafkaError, NetworkError
+from ..errors import AuthenticationError, KafkaError, NetworkError, SecurityError
 from .krb5_files import config_path, read_krb5_conf
 
 _MAX_SHOWN: Final = 300
@@ -19,6 +19,8 @@ class Failure:
 
     text: str
     transient: bool = False
+    local: bool = False
+    """Neither a KDC nor a broker has refused anything: as where a ticket cache is being replaced."""
 
 
 _CLIENT: Final = "is sasl.kerberos.principal (or principal in sasl.jaas.config) right, realm included?"
@@ -58,15 +60,17 @@ FAILURES: Final = {
     29: Failure(text="the KDC has no answer for {what} at present", transient=True),
     135: Failure(text="krb5.conf can't be opened"),
     136: Failure(text="krb5.conf has a mistake"),
-    141: Failure(text="there is no ticket; " + _TICKET),
-    143: Failure(text="there is no ticket; " + _TICKET),
+    141: Failure(text="there is no ticket; " + _TICKET, local=True),
+    143: Failure(text="there is no ticket; " + _TICKET, local=True),
     148: Failure(text=_CLOCKS),
     154: Failure(
         text="krb5.conf names no KDC for the realm of {what}, and the name server knows none: is the realm "
         "right (upper case), and is KRB5_CONFIG set where it must be?"
     ),
     156: Failure(text="no KDC of the realm of {what} can be reached", transient=True),
-    195: Failure(text="there is no ticket; " + _TICKET),
+    195: Failure(text="there is no ticket; " + _TICKET, local=True),
+    199: Failure(text="the ticket cache is damaged; " + _TICKET, local=True),
+    212: Failure(text="the ticket cache is damaged; " + _TICKET, local=True),
     220: Failure(text="the name of a KDC of the realm of {what} can't be resolved", transient=True),
     224: Failure(text="krb5.conf has no default_realm: write the principal with its realm, or set it"),
 }
@@ -101,7 +105,8 @@ def explain(error: Any, what: str, *, renewable: bool = False) -> KafkaError:
     # KDCs that only the name server knows are unknown while it does not answer.
     transient = failure.transient or (code == _NO_KDC_KNOWN and not read_krb5_conf().is_off("dns_lookup_kdc"))
     where = f"; the configuration is {config_path()}" if code in (_NO_KDC_KNOWN, 156) else ""
-    kind = NetworkError if transient else AuthenticationError
+    refused = SecurityError if failure.local else AuthenticationError
+    kind = NetworkError if transient else refused
     return kind(f"GSSAPI: {failure.text.format(what=shown(what))} ({words}{where})")
 
 

@@ -221,8 +221,6 @@ def test_a_caller_with_little_time_does_not_cut_the_requests_of_others(
     if not closes:
         assert other.result().cluster_id == "mock"
         assert connection.in_flight == 0
-        with pytest.raises(RequestTimedOutError):
-            hurried.result()  # its late answer changes nothing
         assert connection.send(METADATA).cluster_id == "mock"
 
 
@@ -284,19 +282,47 @@ def test_a_request_that_was_abandoned_is_not_waited_for_without_end(
     assert connection.closed
 
 
-def test_a_connection_is_closed_when_all_in_flight_is_abandoned_and_overdue(broker: ScriptedBroker) -> None:
-    """No thread waits there, and would find that the broker is silent: it stayed in use."""
+def test_a_connection_is_closed_when_the_first_in_flight_is_abandoned_and_overdue(
+    broker: ScriptedBroker,
+) -> None:
+    """No thread waits for that, and would find that the broker is silent; all others wait behind it."""
     connection = connect(broker, request_timeout_ms=200)
     broker.push(MetadataRequest, Silence)
-    abandoned, awaited = connection.submit(METADATA), connection.submit(METADATA)
-    abandoned.abandon()
+    first, second = connection.submit(METADATA), connection.submit(METADATA)
+    with pytest.raises(RequestTimedOutError, match=r"no answer in 10 ms$"):
+        first.result(10)
     assert connection.alive()
     time.sleep(0.3)
-    assert connection.alive()  # another thread may wait, and be at another work
-    awaited.abandon()
+    third = connection.submit(METADATA)
     assert not connection.alive()
+    assert (second.done, third.done) == (True, True)
     with pytest.raises(RequestTimedOutError, match=r"no answer in [34]\d\d ms; the connection was closed"):
-        abandoned.result()
+        first.result()
+
+
+def test_a_request_that_a_thread_waits_for_keeps_its_connection(broker: ScriptedBroker) -> None:
+    connection = connect(broker, request_timeout_ms=50)
+    broker.push(MetadataRequest, Silence)
+    connection.submit(METADATA)
+    connection.submit(METADATA).abandon()
+    time.sleep(0.1)
+    assert connection.alive()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_connection_with_a_request_that_was_left_ends_in_time(
+    broker: ScriptedBroker, cluster: ScriptedCluster, answers: bool
+) -> None:
+    """To retire it was a loop without an end."""
+    connection = connect(broker, request_timeout_ms=300)
+    broker.push(MetadataRequest, Late(0.1, cluster.metadata) if answers else Silence)
+    other, hurried = connection.submit(METADATA), connection.submit(METADATA)
+    with pytest.raises(RequestTimedOutError):
+        hurried.result(10)
+    assert connection.in_flight == 2
+    connection.retire(Deadline.after_ms(60_000))
+    assert connection.closed
+    assert other.done
 
 
 def test_an_abandoned_request_that_was_answered_late_keeps_its_connection(broker: ScriptedBroker) -> None:
