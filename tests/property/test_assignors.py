@@ -241,6 +241,60 @@ def test_of_two_claims_the_one_of_the_later_generation_counts(assignor: Assignor
     assert assignor.assign(claims, {"a": 2}) == {"x": [second], "y": [first]}
 
 
+Placed = dict[str, str]
+"""By member, its partitions: ``a0 b1``."""
+
+
+@pytest.mark.parametrize(
+    "assignor", [StickyAssignor(), CooperativeStickyAssignor()], ids=lambda one: one.name
+)
+@pytest.mark.parametrize(
+    ("topics", "counts", "had", "expected"),
+    [
+        pytest.param(
+            {"x": "a", "y": "ab"},
+            {"a": 2, "b": 1},
+            {"x": "a0 b0", "y": "a1"},
+            {"x": "a0", "y": "a1 b0"},
+            id="not subscribed any more",
+        ),
+        pytest.param(
+            {"x": "a", "y": "a"},
+            {"a": 2},
+            {"x": "a0 a2", "y": "a1 a3"},
+            {"x": "a0", "y": "a1"},
+            id="the topic has fewer partitions",
+        ),
+        pytest.param(
+            {"x": "abc", "y": "a", "new": "abc"},
+            {"a": 1, "b": 3, "c": 2},
+            {"x": "b2 c0 c1", "y": "a0"},
+            {"x": "b2 c0 c1", "y": "a0", "new": "b0 b1"},
+            id="more than the average, as others may not have it",
+        ),
+        pytest.param(
+            {"x": "ac", "y": "abc", "new": "ac"},
+            {"a": 1, "b": 1, "c": 3},
+            {"x": "a0 c1", "y": "c0 c2"},
+            {"x": "a0 c1", "y": "b0 c0", "new": "c2"},
+            id="the largest one gives first",
+        ),
+    ],
+)
+def test_members_keep_all_that_they_may(
+    assignor: Assignor, topics: dict[str, str], counts: dict[str, int], had: Placed, expected: Placed
+) -> None:
+    """The seeds above count moves only where all subscriptions are equal, and no claim there is void."""
+    members = [SubscribedMember(member_id=name, topics=frozenset(its)) for name, its in topics.items()]
+    again = having(assignor, members, {name: placed(partitions) for name, partitions in had.items()}, 3)
+    *_, found = settled(assignor, again, counts)
+    assert found == {name: placed(partitions) for name, partitions in expected.items()}
+
+
+def placed(partitions: str) -> list[TopicPartition]:
+    return [TopicPartition(one[0], int(one[1:])) for one in partitions.split()]
+
+
 def test_a_thousand_partitions_and_a_hundred_members_take_no_time() -> None:
     counts = dict.fromkeys(TOPICS, 250)
     chance = random.Random(1)
