@@ -165,6 +165,16 @@ def test_nothing_is_taken_while_the_coordinator_may_have_heard_that_it_is_not_ow
     assert membership.begin() is None
 
 
+def test_partitions_are_given_up_while_a_heartbeat_has_no_response() -> None:
+    """The other member waits for them; only a new one may be another's by now."""
+    membership = owning(0, 1)
+    asked(membership, 5.0)
+    membership.answered(answer(2, 1, 2), 5.0)
+    membership.failed(NetworkError("lost"), True, 5.0)
+    asked(membership, 9.0)
+    assert membership.begin() == Change(revoked=frozenset({A0}))
+
+
 @pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
 def test_who_is_fenced_has_lost_everything_and_joins_anew(code: ErrorCode) -> None:
     membership = owning(0)
@@ -240,13 +250,15 @@ def test_it_says_whether_it_means_to_come_back(instance: str | None, epoch: int)
             ErrorCode.UNSUPPORTED_VERSION,
             r" \(the brokers do not offer group\.protocol=consumer; use classic\)",
         ),
-        (ErrorCode.GROUP_AUTHORIZATION_FAILED, r"of group g: "),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "of group g: .* an ACL for Read on the group"),
+        (ErrorCode.UNSUPPORTED_ASSIGNOR, "of group g: .*but it has range"),
     ],
 )
 def test_an_error_that_ends_the_membership_says_what_to_do(code: ErrorCode, says: str) -> None:
     membership = member("one")
     asked(membership)
-    membership.answered(answer(0, error_code=code, assigns=False), 0.0)
+    of_broker = "but it has range" if code is ErrorCode.UNSUPPORTED_ASSIGNOR else None
+    membership.answered(answer(0, error_code=code, error_message=of_broker, assigns=False), 0.0)
     if code is ErrorCode.UNRELEASED_INSTANCE_ID:  # or is it this member?
         assert asked(membership).member_epoch == -2
         membership.answered(answer(0, error_code=ErrorCode.FENCED_INSTANCE_ID, assigns=False), 0.0)
@@ -524,6 +536,29 @@ def test_a_member_that_left_because_it_was_too_slow_joins_with_the_next_poll(
     membership.applied(Change(lost=frozenset({A0})))
     join = asked(membership, 300.0)
     assert (join.member_epoch, join.topic_partitions) == (0, [])
+
+
+def test_a_member_without_partitions_waits_for_the_next_poll_after_it_was_too_slow() -> None:
+    """Else the coordinator would give partitions to a member without a caller."""
+    membership = owning()
+    assert asked(membership, 300.0).member_epoch == -1
+    membership.answered(answer(-1, assigns=False), 300.0)
+    assert membership.next(300.0) == Wait(NEVER)
+    membership.poll_begins()
+    assert asked(membership, 301.0).member_epoch == 0
+
+
+def test_a_member_that_was_fenced_leaves_if_the_coordinator_has_it_still() -> None:
+    """Else its joins would be refused until its session ends there."""
+    membership = owning(0)
+    asked(membership, 5.0)
+    membership.answered(answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH, assigns=False), 5.0)
+    membership.applied(membership.begin() or Change())
+    assert asked(membership, 5.0).member_epoch == 0
+    membership.answered(answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH, assigns=False), 5.0)
+    assert asked(membership, 5.0).member_epoch == -1
+    membership.answered(answer(-1, assigns=False), 5.0)
+    assert asked(membership, 5.0).member_epoch == 0
 
 
 def test_a_response_to_a_join_is_waited_for_though_the_former_session_has_ended() -> None:
