@@ -15,6 +15,7 @@ from spark_kafka_native.kafka.group.committed_offsets import (
     build_offset_commit,
     build_offset_fetch,
     commit_offsets,
+    committed_offsets,
     committed_positions,
     read_all_offsets,
     read_offset_commit,
@@ -263,3 +264,21 @@ def test_all_parts_of_a_commit_share_its_time(monkeypatch: pytest.MonkeyPatch) -
     given = Deadline.after_ms(1_000)
     commit_offsets(router, "g", positions, given)
     assert deadlines[3] is deadlines[4] is deadlines[5] is given
+
+
+@pytest.mark.parametrize("limit", [None, Deadline.after_ms(1_000)], ids=["default", "given"])
+def test_committed_offsets_are_asked_for_until_the_deadline_of_the_caller(
+    limit: Deadline | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[object] = []
+
+    def send(*arguments: object) -> dict[TopicPartition, None]:
+        deadlines.append(arguments[-1])
+        return {}
+
+    monkeypatch.setattr(module, "send_to_coordinator", send)
+    router = Router(ClientConfig(bootstrap_servers=("nowhere:9092",)))
+    committed_offsets(router, "g", [A0], limit)
+    committed_positions(router, "g", [A0], limit)
+    all_committed_offsets(router, "g", limit)
+    assert deadlines == [limit] * 3

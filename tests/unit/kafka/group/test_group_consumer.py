@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -942,16 +942,29 @@ def test_who_is_no_member_any_more_loses_its_partitions_at_the_end(make: Make) -
 @pytest.mark.parametrize("leaves", [False, True])
 def test_commits_of_on_revoked_have_ended_before_partitions_are_given_up(make: Make, leaves: bool) -> None:
     calls: list[str] = []
+    limits: list[Deadline | None] = []
     consumer = make(A0, enable_auto_commit=False, on_revoked=lambda *_: calls.append("revoked"))
     parts = parts_of(consumer)
-    parts.commits.queue.drain = lambda _: calls.append("drained")  # type: ignore[method-assign]
+
+    def commit(limit: Deadline | None, leaving: Collection[TopicPartition] = ()) -> None:
+        limits.append(limit)
+        calls.append(f"committed {sorted(map(str, leaving))}")
+
+    def drain(limit: Deadline | None) -> None:
+        limits.append(limit)
+        calls.append("drained")
+
+    parts.commits.commit_now = commit  # type: ignore[method-assign,assignment]
+    parts.commits.queue.drain = drain  # type: ignore[method-assign,assignment]
     drop = parts.commits.drop
     parts.commits.drop = lambda given: (calls.append("given up"), drop(given))[1]  # type: ignore[func-returns-value,method-assign]
     if leaves:
         parts.rebalance.give_up(frozenset([A0]))
     else:
         parts.rebalance.carry_out(Change(revoked=frozenset([A0])))
-    assert calls == ["revoked", "drained", "given up"]
+    assert calls == ["committed ['a-0']", "revoked", "drained", "given up"]
+    # A coordinator that is away keeps neither the group nor the caller waiting for good.
+    assert all(limit is not None and limit.remaining_ms <= 60_000 for limit in limits)
 
 
 @pytest.mark.parametrize(("max_poll_s", "limit_s"), [(10, 5), (1_000, 20)])
@@ -962,6 +975,30 @@ def test_a_wait_for_commits_leaves_half_of_the_max_poll_interval(
     consumer = make(A0, max_poll_interval_ms=max_poll_s * 1_000, default_api_timeout_ms=20_000)
     limit = parts_of(consumer).commits.queue.settle_deadline()
     assert 0 < limit.remaining_ms <= limit_s * 1_000
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda consumer: consumer.read(0.0),
+        lambda consumer: consumer.read(0.0, value_format="string"),
+        lambda consumer: consumer.fetch_record(0.0),
+        lambda consumer: consumer.poll(0.0),
+    ],
+    ids=["read", "decoded", "fetch_record", "poll"],
+)
+def test_each_read_ends_with_its_timeout(make: Make, read: Callable[[GroupConsumer], object]) -> None:
+    limits: list[Deadline | None] = []
+    consumer = make(A0)
+
+    def wait(limit: Deadline | None) -> bool:
+        limits.append(limit)
+        return False
+
+    parts_of(consumer).reader._wait = wait  # type: ignore[method-assign,assignment]
+    assert not read(consumer)
+    assert limits
+    assert all(limit is not None and limit.expired for limit in limits)
 
 
 def test_a_consumer_that_is_dropped_after_what_ended_its_membership_is_freed() -> None:

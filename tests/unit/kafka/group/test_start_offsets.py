@@ -15,7 +15,12 @@ from support.consumer.reading import wait_until
 from support.group.parts import heartbeat_refused, lose, parts_of
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NoCommittedOffsetError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    DeadlineExceededError,
+    NetworkError,
+    NoCommittedOffsetError,
+)
 from spark_kafka_native.kafka.group import start_offsets
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
@@ -26,6 +31,7 @@ from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.runtime.log_throttle import LogThrottle
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -136,6 +142,36 @@ def test_where_nothing_can_be_read_it_is_said_in_the_end(group: ScriptedGroup) -
             consumer.read(WITHIN_S)
         group.cluster.logs[A0].leader = 1
         assert values(consumer, 2) == [b"0", b"1"]
+
+
+def test_a_failure_to_look_up_may_pass_until_the_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next look comes after the backoff; its limit is a setting of the client."""
+    monkeypatch.setattr(start_offsets, "_THROTTLED_LOG", LogThrottle(start_offsets._THROTTLED_LOG._log))
+    hour_ms = 3_600_000
+    with GroupConsumer(
+        "127.0.0.1:1",
+        "a",
+        "g",
+        default_api_timeout_ms=hour_ms,
+        retry_backoff_ms=hour_ms,
+        retry_backoff_max_ms=hour_ms,
+    ) as consumer:
+        starts = parts_of(consumer).starts
+        starts.add([A0])
+        starts._looked(NetworkError("gone"))
+        assert "Nothing is read yet" not in caplog.text
+        assert starts._retry_at > time.monotonic() + 600
+        starts.find(Deadline.after_ms(0))
+        assert "start offsets" not in starts._background
+        starts._since -= 3_600
+        with pytest.raises(
+            DeadlineExceededError, match=r"a-0 was not found in 36.. s; the last failure: gone"
+        ):
+            starts._looked(NetworkError("gone"))
+        starts._looked(NetworkError("gone"))  # the time begins anew
+        assert starts.missing == {A0}
 
 
 def test_what_was_looked_up_before_a_rebalance_does_not_count(group: ScriptedGroup) -> None:
