@@ -135,6 +135,16 @@ def test_an_offset_that_the_group_has_of_before_is_in_doubt_once_it_is_given_aga
         progress.place(A0, 6, committed=True)
 
 
+def test_an_offset_of_before_is_in_doubt_however_often_reading_has_gone_back_since() -> None:
+    """Nothing was committed in between: the group may have it still."""
+    progress = gone_back(committed=3)
+    assert not progress.handed_out(A0, 0, 4)
+    progress.go_back(A0, 0, 4)
+    progress.given_to_transaction({A0: 3})
+    with pytest.raises(LogTruncatedError):
+        progress.place(A0, 3, committed=True)
+
+
 def test_of_offsets_given_since_reading_went_back_the_last_ones_are_kept() -> None:
     progress = gone_back(2_000)
     for offset in range(1, MAX_GIVEN + 3):
