@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from .version import __version__
@@ -56,8 +59,30 @@ def register(spark: Any) -> None:
     source in the thread's active session, and it has none yet.
     """
     source = __getattr__("KafkaDataSource")  # first, as an older PySpark has no spark.dataSource either
-    spark.dataSource.register(source)
+    with _zip_for_streams(spark):
+        spark.dataSource.register(source)
     spark.createDataFrame([], "value binary")  # runs nothing, and makes `spark` the thread's active session
+
+
+@contextlib.contextmanager
+def _zip_for_streams(spark: Any) -> Iterator[None]:
+    """The process that plans a stream does not find the files of ``--py-files``: a source that is registered
+    meanwhile takes the path of the zip along. A Connect client has no such environment."""
+    place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    context = None if os.path.isdir(place) else getattr(spark, "sparkContext", None)
+    if context is None:
+        yield
+        return
+    environment = context.environment
+    before = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = place if not before else os.pathsep.join((place, before))
+    try:
+        yield
+    finally:
+        if before is None:
+            del environment["PYTHONPATH"]
+        else:
+            environment["PYTHONPATH"] = before
 
 
 def _check_pyspark() -> None:

@@ -22,6 +22,7 @@ MAX_DEPTH: Final = 64
 
 _MAX_DIGITS: Final = 38
 _NOTHING: Final = pa.null()
+_EMPTY: Final = pa.struct([])
 
 
 def infer_json(payloads: pa.Array) -> pa.DataType:
@@ -40,7 +41,7 @@ def infer_json(payloads: pa.Array) -> pa.DataType:
             continue
         kind = _merge(kind, found)
         _check_size(kind)
-    if kind == _NOTHING:
+    if kind in (_NOTHING, _EMPTY):
         raise FormatError(f"none of {len(payloads):,} sampled payloads is a JSON object with a field in it")
     return _filled(kind)
 
@@ -61,7 +62,7 @@ def _json_type(value: Any, depth: int = 0) -> pa.DataType:
             return pa.list_(_merge_all(_json_type(one, depth + 1) for one in value))
         case dict():
             fields = [pa.field(name, _json_type(value[name], depth + 1)) for name in sorted(value)]
-            return pa.struct(fields) if fields else _NOTHING
+            return pa.struct(fields)
     return _NOTHING
 
 
@@ -111,7 +112,9 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _filled(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with strings where only nulls were seen."""
+    """``kind`` with strings where only nulls, or objects without a field, were seen."""
+    if kind == _EMPTY:
+        return pa.string()
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _filled(field.type)) for field in kind])
     if pa.types.is_list(kind):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark.sql.types as spark_types
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
 
 from ..kafka.errors import ConfigError
 from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode
@@ -430,7 +430,9 @@ _OPAQUE: Final = frozenset({"variant", "geometry", "geography"})
 def _type_names(kind: DataType) -> Iterator[str]:
     """Of ``kind`` and all types in it."""
     yield kind.typeName()
-    if isinstance(kind, StructType):
+    if isinstance(kind, UserDefinedType):
+        yield from _type_names(kind.sqlType())
+    elif isinstance(kind, StructType):
         for field in kind.fields:
             yield from _type_names(field.dataType)
     elif isinstance(kind, ArrayType):

@@ -19,7 +19,7 @@ from support.consumer.reading import wait_until
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import Admin, Consumer, GroupConsumer, Producer
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
+from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError, SecurityError
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import kerberos
@@ -266,7 +266,7 @@ def test_a_kdc_that_is_down(
 
 def test_no_ticket(client: dict[str, str]) -> None:
     nobody = {name: value for name, value in client.items() if "kerberos" not in name}
-    with pytest.raises(AuthenticationError, match=r"there is no ticket; give sasl.kerberos.keytab"):
+    with pytest.raises(SecurityError, match=r"there is no ticket; give sasl.kerberos.keytab"):
         connect(nobody)
 
 

@@ -243,8 +243,9 @@ class SchemaRegistry:
 
     def _fetch(self, wanted: _Wanted, chain: _Chain, *, afresh: bool = False) -> RegisteredSchema:
         path, what, known = wanted
-        found = self._kept.get(path)
-        if found is not None:
+        # A version may be of another schema later; within one look-up it is asked for once.
+        kept = chain.versions if "version" in known else self._kept
+        if (found := kept.get(path)) is not None:
             return found
         unknown = None if afresh else self._unknown.get(path)
         if unknown is not None and monotonic() < unknown.until:
@@ -255,12 +256,12 @@ class SchemaRegistry:
             if not afresh:
                 self._note(path, error)
             raise
-        schema = self._read(answer, what, known, chain.to(path))
-        self._kept[path] = schema
-        self._kept_bytes += len(schema.text)
-        while self._kept_bytes > _MAX_KEPT_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= len(self._kept.popitem(last=False)[1].text)
+        schema = kept[path] = self._read(answer, what, known, chain.to(path))
         self._unknown.pop(path, None)
+        if kept is self._kept:
+            self._kept_bytes += len(schema.text)
+            while self._kept_bytes > _MAX_KEPT_BYTES and len(self._kept) > 1:
+                self._kept_bytes -= len(self._kept.popitem(last=False)[1].text)
         return schema
 
     def _note_unknown(self, found: Mapping[int | str, Found]) -> None:
@@ -334,13 +335,15 @@ class SchemaRegistry:
 class _Chain:
     """A look-up and those that it leads to: the paths that are being asked for, and until when."""
 
-    def __init__(self, paths: tuple[str, ...] = (), until: float | None = None) -> None:
+    def __init__(self, paths: tuple[str, ...] = (), before: _Chain | None = None) -> None:
         self.paths = paths
-        self.until = monotonic() + OPERATION_S if until is None else until
+        self.until: float = monotonic() + OPERATION_S if before is None else before.until
+        self.versions: dict[str, RegisteredSchema] = {} if before is None else before.versions
+        """The schemas found by subject and version, by path."""
 
     def to(self, path: str) -> _Chain:
         """The chain with one more link."""
-        return _Chain((*self.paths, path), self.until)
+        return _Chain((*self.paths, path), self)
 
 
 _registries: OrderedDict[tuple[tuple[str, str], ...], SchemaRegistry] = OrderedDict()

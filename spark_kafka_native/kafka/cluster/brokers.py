@@ -61,6 +61,7 @@ class Brokers:
         """The metrics of all connections."""
         self._ended: KafkaError | None = None
         self._has_connected = False
+        """To a broker under the address that it advertises: that of a bootstrap server proves less."""
         self._start_empty()
         in_forked_child(self._disown)
 
@@ -89,6 +90,7 @@ class Brokers:
             if connection is None:
                 connection = self._connect(broker, deadline)
             connection.channel = channel
+            self._has_connected = True
             known[key] = (connection, broker.host, broker.port)
             return self._unless_closed(connection, known)
 
@@ -100,6 +102,7 @@ class Brokers:
 
         def find() -> Connection | None:
             if key not in self._connections and not channel and (adopted := self._adopt(broker)) is not None:
+                self._has_connected = True
                 self._connections[key] = (adopted, broker.host, broker.port)
             connection, host, port = self._connections.get(key, (None, "", -1))
             if connection is None or (host, port) != (broker.host, broker.port):
@@ -283,7 +286,6 @@ class Brokers:
         finally:
             self.metrics.count(metric.DIALS, 1, outcome)
             self.metrics.measure(metric.DIAL_DURATION, time.monotonic() - began, outcome)
-        self._has_connected = True
         connection.metrics = self.metrics
         return connection
 

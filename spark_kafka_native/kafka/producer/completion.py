@@ -21,6 +21,7 @@ from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..records.columns import RecordColumns
 from ..runtime.deadline import LoopTimer
+from ..runtime.log_throttle import LogThrottle
 from .accumulating.batch import Batch, read_records
 from .accumulating.memory import BufferMemory
 from .accumulating.topics import Topics
@@ -64,6 +65,9 @@ class BatchCompletion:
         waiters: Waiters,
     ) -> None:
         self.waiters = waiters
+        self.says_losses = on_error is None and not keep_undelivered
+        """True if a program that looks at no delivery would hear nothing of records that are not written."""
+        self._throttled_log = LogThrottle(_LOG)
         self.incomplete: dict[Batch, None] = {}
         """Batches that have not ended, in the order in which they came. Only the sender's thread writes to
         it; others copy it, which is one step."""
@@ -170,9 +174,17 @@ class BatchCompletion:
                 entry is not None,
             )
             error.__cause__ = cause
-            _LOG.log(logging.ERROR if refused else logging.DEBUG, "%s", error)
+            self._say(error, refused=refused)
             self._end(batch, Outcome(topic_partition=error.topic_partition, status=error.status, error=error))
         return in_folder
+
+    def _say(self, error: DeliveryError, *, refused: bool) -> None:
+        if refused:
+            _LOG.error("%s", error)
+        elif self.says_losses and not error.spilled:
+            self._throttled_log.warning(error.topic_partition.topic, "%s", error)
+        else:
+            _LOG.debug("%s", error)
 
     def refuse(self, topic: str, block: DeliveryBlock, rows: Rows, cause: Exception) -> None:
         """``rows`` of ``block`` never got into a batch. Called by the thread that hands them over."""

@@ -72,7 +72,7 @@ EXPIRES_MS = 1_000
 
 
 class Producer:
-    """A buffered producer. Thread-safe; a context manager that delivers everything on the way out.
+    """A buffered producer. Thread-safe; a context manager that waits for everything on the way out.
 
     ``bootstrap`` says how to reach the cluster: ``"host:port"`` of some brokers (`Bootstrap`), a
     `ClientConfig`, or a mapping of Kafka's property names. ``producer`` says how to produce; keywords are the
@@ -127,6 +127,8 @@ class Producer:
         self._completion = BatchCompletion(
             self._memory, self._stats, spilling, on_error, self._config.keep_undelivered, self._waiters
         )
+        if self._transaction is not None:
+            self._completion.says_losses = False  # its commit does
         self._over_limit = OverLimit(
             self._config, self._buffers, self._encoder, self._memory, self._completion, self._stats
         )

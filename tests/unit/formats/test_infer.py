@@ -42,6 +42,9 @@ def json_type(*payloads: str | bytes) -> str:
         (['{"a":1}', '{"a":{"x":1}}'], "struct<a: string>"),
         (['{"a":[1]}', '{"a":{"x":1}}'], "struct<a: string>"),
         (['{"a":{}}'], "struct<a: string>"),
+        (['{"a":{}}', '{"a":1}'], "struct<a: string>"),  # an object is no number, with or without fields
+        (['{"a":[{},null]}', '{"a":[{"b":1}]}'], "struct<a: list<item: struct<b: int64>>>"),
+        (['{"a":[{}]}', '{"a":null}'], "struct<a: list<item: string>>"),
         (['{"a":1}', '{"A":2}'], "struct<A: int64, a: int64>"),
         (['{"a":1}', "bad", "[1]", '"x"', "", b"\xff", "[" * 100_000], "struct<a: int64>"),
     ],

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    UserDefinedType,
     VarcharType,
     VariantType,
 )
@@ -309,9 +310,20 @@ def test_a_type_that_columns_of_arrow_can_not_have(kind: DataType) -> None:
         RowSchema.from_schema(schema, formats(value_format="json"))
 
 
+class Wrapped(UserDefinedType):
+    @classmethod
+    def sqlType(cls) -> DataType:
+        return StructType().add("x", VariantType())
+
+
 @pytest.mark.parametrize(
     "kind",
-    [VariantType(), ArrayType(VariantType()), MapType(StringType(), StructType().add("x", VariantType()))],
+    [
+        VariantType(),
+        Wrapped(),
+        ArrayType(VariantType()),
+        MapType(StringType(), StructType().add("x", VariantType())),
+    ],
 )
 def test_bytes_of_sparks_own_are_no_values(kind: DataType) -> None:
     """A VARIANT was written as a struct of two texts in Base64."""

@@ -89,6 +89,22 @@ def test_a_subject_that_is_registered_again_has_other_versions() -> None:
         assert (asked.version("s", 1).id, asked.latest("s").id) == (6, 6)
 
 
+def test_what_a_schema_refers_to_is_that_of_now() -> None:
+    """Rows were written under a new schema with the former one's references."""
+    refer = [{"name": "n.b", "subject": "b", "version": 1}]
+    answers = {
+        "/subjects/s/versions/1": version(1, references=refer),
+        "/subjects/b/versions/1": version(2, '"int"'),
+    }
+    with registry(answers) as (asked, _):
+        assert asked.version("s", 1).references[0].schema.text == '"int"'
+        answers |= {
+            "/subjects/s/versions/1": version(3, references=refer),
+            "/subjects/b/versions/1": version(4, '"string"'),
+        }
+        assert asked.version("s", 1).references[0].schema.text == '"string"'
+
+
 def test_references_are_looked_up_too() -> None:
     refer = lambda *names: [{"name": f"n.{one}", "subject": one, "version": 1} for one in names]  # noqa: E731
     answers = {

@@ -153,7 +153,8 @@ def test_all_producers_are_closed_though_each_leaves_as_it_ends():
 def test_what_was_said_to_have_failed_before_the_end_is_not_said_again(cluster):
     cluster.script(TP, refused(ErrorCode.INVALID_RECORD))
     ended = run(cluster, 'assert producer.send("t", value="hello").exception()')
-    assert (ended.returncode, ended.stderr) == (0, "")
+    said = "t-0: 1 record not written: Produce to t-0: INVALID_RECORD"
+    assert (ended.returncode, ended.stderr.count("\n"), ended.stderr[: len(said)]) == (0, 1, said)
 
 
 def test_what_is_still_under_way_as_closing_is_interrupted_is_said(caplog):

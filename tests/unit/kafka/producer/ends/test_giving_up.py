@@ -1,5 +1,6 @@
 """Batches that are not delivered in time: reported as they are, and no trouble for others."""
 
+import logging
 import threading
 
 import pytest
@@ -12,7 +13,9 @@ from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.producer.accumulating.topic_buffer import TopicBuffer
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueue
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.testing import MockBroker
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -44,6 +47,32 @@ def test_what_was_never_sent_is_not_persisted(cluster):
         statuses = {d.exception(60).status for d in lost}
         assert statuses == {DeliveryStatus.NOT_PERSISTED}
         assert "connect" in str(lost[0].exception())
+
+
+@pytest.mark.parametrize("hears", ["nothing", "on_error", "undelivered"])
+def test_a_program_that_looks_at_no_delivery_hears_of_losses(cluster, caplog, hears):
+    """With all of them refused its log was empty."""
+    given = {"on_error": lambda *_: None} if hears == "on_error" else {}
+    caplog.set_level(logging.WARNING, "spark_kafka_native")
+    cluster.script(TP, *[refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)] * 3)
+    with producing(cluster, keep_undelivered=hears == "undelivered", **given) as producer:
+        for start in range(3):
+            send(producer, 1, start=start)
+            producer.flush(60)
+    said = [one.getMessage() for one in caplog.records if "not written" in one.getMessage()]
+    assert len(said) == (hears == "nothing")
+    assert all(one.startswith("t-0: 1 record not written: Produce to t-0: TOPIC_AUTHORIZ") for one in said)
+
+
+def test_a_transaction_says_losses_where_it_ends(cluster, caplog):
+    caplog.set_level(logging.WARNING, "spark_kafka_native")
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        with TransactionalProducer(broker.bootstrap_servers, "x") as producer:
+            producer.begin()
+            producer.send("t", b"x")
+            producer.abort()
+    assert caplog.records == []
 
 
 def test_a_success_after_the_timeout_changes_nothing_that_was_told(cluster):
