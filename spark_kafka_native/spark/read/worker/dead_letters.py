@@ -15,8 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import sleep
 from typing import Any, Final
 
 import numpy as np
@@ -41,8 +43,13 @@ PREFIX: Final = "__reader.errors."
 
 MAX_REASON_CHARACTERS: Final = 1_000
 
-MAX_TAKEOVERS: Final = 5
+MAX_TAKEOVERS: Final = 10
 """How often another attempt of the task may take the transactional id before this one gives up."""
+
+FIRST_PAUSE_S: Final = 0.1
+MOST_PAUSE_S: Final = 5.0
+"""The limits of a random wait before the id is taken back: doubled each time, so that of two tasks that read
+the same records at the same time (a DataFrame that is used twice) one finishes."""
 
 
 class DeadLetterError(KafkaError):
@@ -94,6 +101,7 @@ class DeadLetters:
                 if attempt == MAX_TAKEOVERS:
                     raise self._failure(topic_partition, bad, error) from error
                 _LOG.info("dead letters of %s: %s; looking for what is written", topic_partition, error)
+                sleep(random.uniform(0, min(FIRST_PAUSE_S * 2**attempt, MOST_PAUSE_S)))
             except KafkaError as error:
                 raise self._failure(topic_partition, bad, error) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -152,8 +153,10 @@ def test_the_marker_is_looked_for_once_no_earlier_attempt_can_be_committed_any_m
 
 @pytest.mark.parametrize("takeovers", [MAX_TAKEOVERS - 1, MAX_TAKEOVERS])
 def test_a_task_that_is_taken_over_again_and_again_fails_and_loses_no_letter_in_silence(
-    broker: MockBroker, takeovers: int
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, takeovers: int
 ) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(dead_letters, "sleep", pauses.append)
     broker.on("EndTxn", when=lambda one: one.fields["committed"], times=takeovers).fail("PRODUCER_FENCED")
     if takeovers < MAX_TAKEOVERS:
         send(broker, 3, 90)
@@ -165,3 +168,15 @@ def test_a_task_that_is_taken_over_again_and_again_fails_and_loses_no_letter_in_
         assert seen(broker) == []
         send(broker, 3, 90)
     assert seen(broker) == [b"3", b"90"]
+    most = [min(0.1 * 2**attempt, 5.0) for attempt in range(1, MAX_TAKEOVERS)]
+    assert all(0 <= pause <= limit for pause, limit in zip(pauses, most, strict=True))
+
+
+def test_two_tasks_that_read_the_same_records_at_the_same_time_both_end(broker: MockBroker) -> None:
+    """Each took the transactional id from the other until both gave up."""
+    with ThreadPoolExecutor(2) as pool:
+        tasks = [
+            pool.submit(lambda: [send(broker, 2 * piece, 2 * piece + 1) for piece in range(20)]) for _ in "ab"
+        ]
+        assert [task.exception(120) for task in tasks] == [None, None]
+    assert sorted(seen(broker), key=lambda one: int(one or 0)) == [b"%d" % offset for offset in range(40)]
