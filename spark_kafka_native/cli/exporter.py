@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,8 @@ class WatchedCluster:
             return
         yield Observed(catalogue.EXPORTER_PROBLEMS, len(moment.problems))
         yield Observed(catalogue.CLUSTER_BROKERS, moment.brokers)
+        for topic, count in Counter(tp.topic for tp in moment.ends).items():
+            yield Observed(catalogue.CLUSTER_PARTITIONS, count, (topic,))
         for tp, end in moment.ends.items():
             yield Observed(catalogue.CLUSTER_END_OFFSET, end, (tp.topic, str(tp.partition)))
         for group, count in moment.members.items():

@@ -79,7 +79,8 @@ def add_command(commands: Any) -> None:
         "--lines",
         type=number(0),
         metavar="N",
-        help=f"the last N records of each partition (default {_LAST})",
+        help=f"the last N offsets of each partition (default {_LAST}); those of transaction markers, and of "
+        "records that were compacted away, count too",
     )
     where.add_argument(
         "-g", "--group", help="read as a member of this group from its committed offsets, and commit those "

@@ -136,7 +136,8 @@ class ClientConfig(Properties):
     """A function that takes one of those addresses and returns a socket for it, connected (through a proxy,
     for example) or not yet. No property sets it."""
     connections_max_idle_ms: int = property_field("connections.max.idle.ms", 540_000, min_value=-1)
-    """A connection that is idle for longer is closed; with -1 none is."""
+    """A connection that is idle for longer is closed when its client, or the next Spark task of the process,
+    looks for one; with -1 none is."""
     retry_backoff_ms: int = property_field("retry.backoff.ms", 100, min_value=0, max_value=INT32_MAX)
     """Wait before the first retry; it doubles with each attempt."""
     retry_backoff_max_ms: int = property_field(

@@ -234,6 +234,7 @@ CLUSTER_GROUP_MEMBERS = _gauge(
 CLUSTER_END_OFFSET = _gauge(
     "kafka.topic.partition.current_offset", "{record}", "End of the log", "topic", "partition"
 )
+CLUSTER_PARTITIONS = _gauge("kafka.topic.partitions", "{partition}", "Partitions whose end is known", "topic")
 CLUSTER_BROKERS = _gauge("kafka.brokers", "{broker}", "Brokers of the cluster")
 EXPORTER_UP = _gauge("kafka.exporter.up", "{cluster}", "1 if the last look at the cluster succeeded")
 EXPORTER_PROBLEMS = _gauge(

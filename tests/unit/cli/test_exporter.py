@@ -69,6 +69,7 @@ def test_lag_of_groups_and_ends_of_topics() -> None:
             ends = 'kafka_topic_partition_current_offset{topic="orders"} '
             lag = 'kafka_consumergroup_lag{consumergroup="billing",topic="orders"} '
             assert ends + "4.0" in scraped(url)
+            assert 'kafka_topic_partitions{topic="orders"} 2.0' in scraped(url)
             before = next(float(line.removeprefix(lag)) for line in scraped(url) if line.startswith(lag))
             assert before >= 2
             broker.append("orders", [b"e"] * 5)
