@@ -179,7 +179,10 @@ def _query_id() -> str:
     context = TaskContext.get()
     query_id = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
-        raise ConfigError("mode=dlq: Spark does not say which streaming query this task belongs to")
+        raise ConfigError(
+            "mode=dlq: Spark does not say which streaming query this task belongs to. Where foreachBatch has "
+            "threads of its own, give pyspark.inheritable_thread_target(function) to a thread"
+        )
     return str(query_id)
 
 

@@ -58,3 +58,31 @@ def test_rows_over_a_limit_are_counted_by_what_became_of_them() -> None:
     found = WriteSummary.of([message, message])
     assert (found.as_json()["skippedRecords"], found.as_json()["deadLetteredRecords"]) == (2, 4)
     assert "2 rows are left out, as they are over a limit; 4 rows are over a limit and in" in str(found)
+
+
+def test_the_file_and_the_line_of_two_tasks(tmp_path: Path) -> None:
+    """Monitoring goes by these names."""
+    first = KafkaCommitMessage(
+        records=3, bytes=30, batches=2, retries=1, partitions=(("a", 0, 2, 20, 5, 6), ("b", 1, 1, 10, 0, 0))
+    )
+    second = KafkaCommitMessage(
+        records=3, bytes=31, batches=3, retries=4, over_limit_skipped=5,
+        partitions=tuple((topic, 0, 1, 10, -1, -1) for topic in "cde"),
+    )  # fmt: skip
+    found = WriteSummary.of([first, None, second])
+    target = tmp_path / "summary.json"
+    found.save(str(target), writeId="w")
+    names = ("topic", "partition", "records", "bytes", "firstOffset", "lastOffset")
+    rows = [("a", 0, 2, 20, 5, 6), ("b", 1, 1, 10, 0, 0), *(row for row in second.partitions)]
+    counts = {"tasks": 2, "records": 6, "bytes": 61, "batches": 5, "retries": 5}
+    assert json.loads(target.read_text()) == {
+        "writeId": "w",
+        **counts,
+        "skippedRecords": 5,
+        "deadLetteredRecords": 0,
+        "partitions": [dict(zip(names, row, strict=True)) for row in rows],
+    }
+    assert str(found) == (
+        "wrote 6 records (61 bytes in 5 batches, 5 retries) to 5 partitions of a, b, c and 2 more topics "
+        "in 2 tasks; 5 rows are left out, as they are over a limit"
+    )
