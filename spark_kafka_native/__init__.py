@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,9 @@ def register(spark: Any) -> None:
     spark.createDataFrame([], "value binary")  # runs nothing, and makes `spark` the thread's active session
 
 
+_registering = threading.Lock()
+
+
 @contextlib.contextmanager
 def _zip_for_streams(spark: Any) -> Iterator[None]:
     """The process that plans a stream does not find the files of ``--py-files``: a source that is registered
@@ -74,15 +78,16 @@ def _zip_for_streams(spark: Any) -> Iterator[None]:
         yield
         return
     environment = context.environment
-    before = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = place if not before else os.pathsep.join((place, before))
-    try:
-        yield
-    finally:
-        if before is None:
-            del environment["PYTHONPATH"]
-        else:
-            environment["PYTHONPATH"] = before
+    with _registering:  # by several threads, each for its session
+        before = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = place if not before else os.pathsep.join((place, before))
+        try:
+            yield
+        finally:
+            if before is None:
+                del environment["PYTHONPATH"]
+            else:
+                environment["PYTHONPATH"] = before
 
 
 def _check_pyspark() -> None:

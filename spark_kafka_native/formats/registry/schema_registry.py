@@ -38,6 +38,8 @@ pause."""
 _IMPATIENT_S: Final = 60.0
 """After waiting in vain for schemas that records name, others are waited for half as long within that time:
 the records may be of another registry."""
+_VERSION_KEPT_S: Final = 2 * OPERATION_S
+"""How long the schema is kept that a subject had under a number."""
 _CONTEXT: Final = re.compile(r":\.[^:]*:")
 """What a subject in a context begins with: each context counts its own ids."""
 
@@ -78,6 +80,8 @@ class SchemaRegistry:
         self._kept: OrderedDict[str, RegisteredSchema] = OrderedDict()
         """By path, the oldest first."""
         self._kept_bytes = 0
+        self._versions: dict[str, tuple[float, RegisteredSchema]] = {}
+        """When they were found, and the schemas that others refer to, by path."""
         self._unknown: dict[str, _Unknown] = {}
         """By path."""
         self._impatience = (0, 0.0)
@@ -198,7 +202,9 @@ class SchemaRegistry:
     def _ask(self, path: str, what: str, known: Mapping[str, Any]) -> RegisteredSchema:
         with self._alone():
             chain = _Chain().to(path)
-            return self._read(self._client.ask(what, path, until=chain.until), what, known, chain)
+            found = self._read(self._client.ask(what, path, until=chain.until), what, known, chain)
+            self._versions.clear()  # the next one is of its own moment; one that failed goes on with them
+            return found
 
     def lookup(self, subject: str, text: str, type: str, references: Sequence[Mapping[str, Any]] = ()) -> int:
         """The id that an equal schema has under ``subject``. Raises as `schema`."""
@@ -243,9 +249,8 @@ class SchemaRegistry:
 
     def _fetch(self, wanted: _Wanted, chain: _Chain, *, afresh: bool = False) -> RegisteredSchema:
         path, what, known = wanted
-        # A version may be of another schema later; within one look-up it is asked for once.
-        kept = chain.versions if "version" in known else self._kept
-        if (found := kept.get(path)) is not None:
+        is_version = "version" in known
+        if (found := self._version_kept(path) if is_version else self._kept.get(path)) is not None:
             return found
         unknown = None if afresh else self._unknown.get(path)
         if unknown is not None and monotonic() < unknown.until:
@@ -256,13 +261,25 @@ class SchemaRegistry:
             if not afresh:
                 self._note(path, error)
             raise
-        schema = kept[path] = self._read(answer, what, known, chain.to(path))
+        schema = self._read(answer, what, known, chain.to(path))
         self._unknown.pop(path, None)
-        if kept is self._kept:
-            self._kept_bytes += len(schema.text)
-            while self._kept_bytes > _MAX_KEPT_BYTES and len(self._kept) > 1:
-                self._kept_bytes -= len(self._kept.popitem(last=False)[1].text)
+        if is_version:
+            self._versions[path] = monotonic(), schema
+            return schema
+        self._kept[path] = schema
+        self._kept_bytes += len(schema.text)
+        while self._kept_bytes > _MAX_KEPT_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= len(self._kept.popitem(last=False)[1].text)
         return schema
+
+    def _version_kept(self, path: str) -> RegisteredSchema | None:
+        """A schema that others refer to by subject and version, which may be of another one later. Those of
+        a batch share it, and a look-up that took too long goes on with it when it is tried again."""
+        oldest = monotonic() - _VERSION_KEPT_S
+        for old in [one for one, (found_at, _) in list(self._versions.items()) if found_at < oldest]:
+            self._versions.pop(old, None)
+        found = self._versions.get(path)
+        return None if found is None else found[1]
 
     def _note_unknown(self, found: Mapping[int | str, Found]) -> None:
         for key, one in found.items():
@@ -335,15 +352,13 @@ class SchemaRegistry:
 class _Chain:
     """A look-up and those that it leads to: the paths that are being asked for, and until when."""
 
-    def __init__(self, paths: tuple[str, ...] = (), before: _Chain | None = None) -> None:
+    def __init__(self, paths: tuple[str, ...] = (), until: float | None = None) -> None:
         self.paths = paths
-        self.until: float = monotonic() + OPERATION_S if before is None else before.until
-        self.versions: dict[str, RegisteredSchema] = {} if before is None else before.versions
-        """The schemas found by subject and version, by path."""
+        self.until = monotonic() + OPERATION_S if until is None else until
 
     def to(self, path: str) -> _Chain:
         """The chain with one more link."""
-        return _Chain((*self.paths, path), self)
+        return _Chain((*self.paths, path), self.until)
 
 
 _registries: OrderedDict[tuple[tuple[str, str], ...], SchemaRegistry] = OrderedDict()

@@ -257,9 +257,9 @@ class Router:
         )
         with _Asked[R](deadline, failures) as asked:
             for i, connection in enumerate(live, 1):
-                # To write would wait, for the quota or for room: the answers that are due come first.
-                holds_up = connection.muted_ms > 0 or connection.has_unwritten
-                if holds_up and (answer := asked.first(math.inf)) is not None:
+                # To write would wait, for the quota or for room: meanwhile an answer may come.
+                waits_ms = math.inf if connection.has_unwritten else connection.muted_ms
+                if waits_ms and (answer := asked.first(waits_ms)) is not None:
                     return answer
                 asked.ask(connection, request)
                 answer = asked.first(next_after_ms if i < len(live) else math.inf)

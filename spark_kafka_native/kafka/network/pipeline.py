@@ -206,13 +206,9 @@ class RequestPipeline:
 
     def poll_idle(self, max_idle_ms: float) -> None:
         """Unless requests are in flight, find out if the broker has closed the connection, and close it if it
-        was idle for longer than ``max_idle_ms`` (-1: for any time). If the first one in flight is abandoned
-        and overdue, it is closed, too: no thread waits for that, and all others wait behind it.
+        was idle for longer than ``max_idle_ms`` (-1: for any time).
         """
-        if self.closed:
-            return
-        if self._in_flight:
-            self._close_if_silent()
+        if self._in_flight or self.closed:
             return
         if max_idle_ms >= 0 and not self._served:
             max_idle_ms = max(max_idle_ms, UNUSED_MS)
@@ -221,22 +217,24 @@ class RequestPipeline:
         else:
             self.poll()
 
-    def _close_if_silent(self) -> None:
-        if self._given_up() is None:
-            return
+    @property
+    def is_silent(self) -> bool:
+        """True if the first request in flight is abandoned and overdue: no thread waits for it, and would
+        find that the broker is silent, but all others wait behind it.
+        """
+        if not self._first_is_overdue():
+            return False
         self.poll()  # not before: what threads wait for, they read by themselves
-        if (first := self._given_up()) is not None:
-            self.give_up(first, (time.monotonic() - first.sent_at) * 1000)
+        return self._first_is_overdue()
 
-    def _given_up(self) -> PendingResponse[Any] | None:
-        """The first request in flight, if it is abandoned and overdue."""
+    def _first_is_overdue(self) -> bool:
         with self.lock:
             first = self._in_flight[0] if self._in_flight else None
         if first is None or not first.abandoned:
-            return None
+            return False
         # It may have waited behind the one that was answered last.
         overdue_at = max(first.overdue_at, self.answered_at + self.request_timeout_ms / 1000)
-        return first if overdue_at <= time.monotonic() else None
+        return overdue_at <= time.monotonic()
 
     def drain(self, deadline: Deadline) -> PendingResponse[Any] | None:
         """Write everything and wait for the responses in flight. Returns a missing one at ``deadline``."""

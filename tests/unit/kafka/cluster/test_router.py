@@ -465,14 +465,32 @@ def test_heartbeats_do_not_wait_behind_a_look_up(cluster: ScriptedCluster) -> No
     router.close()
 
 
-def test_silent_connections_are_closed_by_a_later_look_up(in_turn: Router, cluster: ScriptedCluster) -> None:
+def test_silent_connections_are_replaced_and_cut_nothing(in_turn: Router, cluster: ScriptedCluster) -> None:
     for connection in in_turn._brokers.live():
         connection.request_timeout_ms = 200
+    former = in_turn.connection(1)
     for node_id in (1, 2):
         cluster[node_id].push(MetadataRequest, Silence)
     in_turn.metadata(refresh=True)
+    young = former.submit(MetadataRequest(topics=[]))
+    young.overdue_at += 60
     eventually(lambda: in_flight(in_turn) == [0])
-    assert in_turn.metadata(refresh=True).cluster_id == "mock"
+    assert in_turn.connection(1).send(MetadataRequest(topics=[])).cluster_id == "mock"
+    assert (in_turn.connection(1) is former, former.closed, young.done) == (False, False, False)
+    young.overdue_at -= 60
+    eventually(lambda: bool(in_turn._brokers.live()) and former.closed)
+
+
+def test_an_answer_comes_while_a_quota_lasts_but_is_not_waited_for_longer(
+    in_turn: Router, cluster: ScriptedCluster
+) -> None:
+    """Where the first broker is silent, the quota of the second one ends before a request timeout."""
+    for node_id in (1, 3):
+        cluster[node_id].on(MetadataRequest, Silence)
+    for connection in in_turn._brokers.live():
+        connection.request_timeout_ms = 60_000
+    in_turn._brokers.live()[1]._throttle.learn(300)
+    assert in_turn.look_up(MetadataRequest(topics=[]), Deadline.after_ms(20_000)).cluster_id == "mock"
 
 
 def test_brokers_that_all_moved_are_found_through_the_bootstrap_servers(cluster: ScriptedCluster) -> None:
