@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
         for payload, given in given_formats(arguments).items()
     }
     counts = _Counts()
-    producer = Producer(client, config)
+    producer = Producer(client, config, on_error=_say_nothing)
     problem = ""
     try:
         try:
@@ -135,6 +135,10 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"Ended early: {stats.records} of {counted(sent, 'record')} {_is(sent)} confirmed.")
         raise
     return _report(arguments, counts, problem)
+
+
+def _say_nothing(*_: object) -> None:
+    """The deliveries say which records are lost, at the end."""
 
 
 def _find_problem(client: ClientConfig, config: ProducerConfig, topic: str) -> str:

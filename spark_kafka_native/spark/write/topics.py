@@ -22,6 +22,7 @@ from ...kafka.errors import (
 )
 from ...kafka.protocol.api.produce import ProduceRequest
 from ...kafka.runtime.deadline import Deadline
+from ...kafka.runtime.retry import is_retriable
 from .write_options import WriteOptions
 
 ZSTD_SINCE: Final = 7
@@ -49,7 +50,11 @@ def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
     if known is not None and not known.error_code:
         return
     if known is not None and known.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        raise BrokerError(known.error_code, f"topic {topic}", operation="Describe")
+        error = BrokerError(known.error_code, f"topic {topic}", operation="Describe")
+        if not is_retriable(error):
+            raise error
+        _await_topic(router, topic, deadline)
+        return
     if not options.create_topics:
         _await_topic(router, topic, deadline)
         return

@@ -10,6 +10,7 @@ from support.brokers.scripted_broker import ScriptedCluster, properties
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
@@ -194,6 +195,31 @@ def test_zstd_is_refused_before_anything_is_written_where_a_broker_is_too_old_fo
                 prepare("zstd")
         else:
             prepare("zstd")
+        router.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "waits"),
+    [(ErrorCode.LEADER_NOT_AVAILABLE, True), (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False)],
+)
+def test_a_topic_that_is_unwell_for_a_moment_is_waited_for(code, waits):
+    """Each task asks about the topics that its rows name, and ended at once."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("t")
+
+        def unwell(request, version):
+            own = cluster.metadata(request, version)
+            return replace(own, topics=[replace(one, error_code=code) for one in own.topics])
+
+        options = options_of(cluster)
+        router = Router(options.client)
+        router.metadata(())
+        cluster[1].push(MetadataRequest, unwell, *[unwell] * (0 if waits else 3))
+        if waits:
+            prepare_topic(router, "t", options)
+        else:
+            with pytest.raises(BrokerError, match="topic t: TOPIC_AUTHORIZATION_FAILED"):
+                prepare_topic(router, "t", options)
         router.close()
 
 
