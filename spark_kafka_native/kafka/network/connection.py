@@ -138,11 +138,11 @@ class Connection(RequestPipeline):
         return super().post(request, self.version_of(type(request)) if version is None else version)
 
     def alive(self) -> bool:
-        """True if a request may be sent here: the connection is open, not closed by an idle broker, not idle
-        for too long, and its broker is not silent.
+        """True if a request may be sent here: the connection is open, not about to end, not closed by an idle
+        broker, not idle for too long, and its broker is not silent.
         """
         self.poll_idle(self._config.connections_max_idle_ms)
-        return not self.closed and not self.is_silent
+        return not self.closed and not self.retired and not self.is_silent
 
     def retire(self, deadline: Deadline) -> None:
         """Take no more requests, wait for the responses in flight, and close: nothing is lost or reordered.

@@ -345,7 +345,10 @@ def test_a_connection_that_winds_down_answers_those_that_wait(
     waiting.start()
     eventually(lambda: pending.overdue_at > time.monotonic() + 1)
     time.sleep(0.1)
+    assert connection.alive()
     assert not connection.wind_down()
+    assert not connection.alive()
+    assert not connection.closed
     with pytest.raises(NetworkError, match="this connection ends; another one takes over"):
         connection.submit(METADATA)
     waiting.join(60)
