@@ -174,14 +174,14 @@ class BatchCompletion:
                 entry is not None,
             )
             error.__cause__ = cause
-            self._say(error, refused=refused)
+            self._say(error, batch, refused=refused)
             self._end(batch, Outcome(topic_partition=error.topic_partition, status=error.status, error=error))
         return in_folder
 
-    def _say(self, error: DeliveryError, *, refused: bool) -> None:
+    def _say(self, error: DeliveryError, batch: Batch, *, refused: bool) -> None:
         if refused:
             _LOG.error("%s", error)
-        elif self.says_losses and not error.spilled:
+        elif self.says_losses and not error.spilled and not all(part.block.is_heard for part in batch.parts):
             self._throttled_log.warning(error.topic_partition.topic, "%s", error)
         else:
             _LOG.debug("%s", error)

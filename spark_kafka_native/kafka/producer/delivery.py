@@ -132,6 +132,11 @@ class DeliveryBlock:
             _LOG.exception("a delivery callback failed")
 
     @property
+    def is_heard(self) -> bool:
+        """True if a callback waits for the end of any record."""
+        return bool(self._callbacks)
+
+    @property
     def done(self) -> bool:
         """True if every record has ended."""
         return self._left == 0

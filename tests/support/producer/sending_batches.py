@@ -111,7 +111,7 @@ class SendingHalf:
         def report(_rows: Any, _first: int, outcome: Outcome) -> None:
             told.append((one, outcome))
 
-        block: Any = SimpleNamespace(report=report)
+        block: Any = SimpleNamespace(report=report, is_heard=False)
         one.parts = [Part(block, np.arange(one.records), 0)]
         self.completion.expect([one])
         self.queues.add(one)

@@ -49,15 +49,17 @@ def test_what_was_never_sent_is_not_persisted(cluster):
         assert "connect" in str(lost[0].exception())
 
 
-@pytest.mark.parametrize("hears", ["nothing", "on_error", "undelivered"])
+@pytest.mark.parametrize("hears", ["nothing", "on_error", "undelivered", "on_delivery"])
 def test_a_program_that_looks_at_no_delivery_hears_of_losses(cluster, caplog, hears):
     """With all of them refused its log was empty."""
     given = {"on_error": lambda *_: None} if hears == "on_error" else {}
     caplog.set_level(logging.WARNING, "spark_kafka_native")
     cluster.script(TP, *[refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)] * 3)
-    with producing(cluster, keep_undelivered=hears == "undelivered", **given) as producer:
+    # Nothing is sent before `flush`: by then the callback is there.
+    with producing(cluster, linger_ms=60_000, keep_undelivered=hears == "undelivered", **given) as producer:
         for start in range(3):
-            send(producer, 1, start=start)
+            on_delivery = (lambda _: None) if hears == "on_delivery" else None
+            producer.send(TP.topic, value=b"%d" % start, partition=TP.partition, on_delivery=on_delivery)
             producer.flush(60)
     said = [one.getMessage() for one in caplog.records if "not written" in one.getMessage()]
     assert len(said) == (hears == "nothing")
