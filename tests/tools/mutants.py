@@ -72,6 +72,8 @@ IGNORED = [r"_LOG\.", r'^\s*f?"[^"]*",?\)?$', r'raise \w+\(f?"[^"]*"\)', r"\bass
 PYTEST_ARGUMENTS = [
     *("-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-seed=0"),
     *("-m", "not soak and not broker and not spark"),
+    # They interrupt at each step, and mutmut's wrappers have steps of their own.
+    *("-k", "not interrupt"),
 ]
 
 NOT_RUN, SURVIVED, KILLED, UNTESTED, TIMED_OUT = "not run", "survived", "killed", "no test", "timed out"
