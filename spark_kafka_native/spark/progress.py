@@ -226,10 +226,19 @@ def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
+def _as_object(offset: Any) -> dict[str, Any] | None:
+    """An offset, as a text or an object. None for one of another source, which may write anything."""
+    try:
+        parsed = json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
 def _of_topics(offset: Any) -> Any:
     """A text stays a text."""
-    parsed = json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
-    if not isinstance(parsed, dict):
+    parsed = _as_object(offset)
+    if parsed is None:
         return offset
     topics = {name: partitions for name, partitions in parsed.items() if not name.startswith("#")}
     return json.dumps(topics) if isinstance(offset, str) else topics
@@ -281,13 +290,9 @@ def read_progress(progress: Mapping[str, Any]) -> ReadProgress:
 
 def _parse(offset: Any) -> tuple[dict[TopicPartition, int], list[float]]:
     """Positions, and sizes of records from the key ``#bytes``; empty for the offsets of other sources."""
-    try:
-        parsed = json.loads(offset) if isinstance(offset, str) and offset.startswith("{") else offset
-    except ValueError:
-        parsed = None  # another source's, which may write what it likes
     found: dict[TopicPartition, int] = {}
     sizes: list[float] = []
-    for topic, partitions in parsed.items() if isinstance(parsed, dict) else ():
+    for topic, partitions in (_as_object(offset) or {}).items():
         if size := _BYTES.fullmatch(topic):
             sizes.append(float(size[1]))
         elif isinstance(partitions, dict) and not topic.startswith("#"):

@@ -276,8 +276,7 @@ class SchemaRegistry:
         """A schema that others refer to by subject and version, which may be of another one later. Those of
         a batch share it, and a look-up that took too long goes on with it when it is tried again."""
         oldest = monotonic() - _VERSION_KEPT_S
-        for old in [one for one, (found_at, _) in list(self._versions.items()) if found_at < oldest]:
-            self._versions.pop(old, None)
+        self._versions = {one: kept for one, kept in self._versions.items() if kept[0] >= oldest}
         found = self._versions.get(path)
         return None if found is None else found[1]
 

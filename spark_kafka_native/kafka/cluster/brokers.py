@@ -34,6 +34,10 @@ from ..runtime.name_lookup import canonical_names
 from ..runtime.waiting import DeadlineLock
 
 T = TypeVar("T")
+_Key = tuple[int, str]
+"""Node id and channel."""
+_Known = dict[_Key, tuple[Connection, str, int]]
+"""With the host and the port that the broker advertised."""
 Open = Callable[[str, int, ClientConfig, Deadline], Connection]
 _LOG = logging.getLogger("spark_kafka_native")
 SAY_AFTER_S = 1.5
@@ -66,11 +70,11 @@ class Brokers:
         in_forked_child(self._disown)
 
     def _start_empty(self) -> None:
-        self._connections: dict[tuple[int, str], tuple[Connection, str, int]] = {}
+        self._connections: _Known = {}
         self._bootstrapped: Connection | None = None
         self._leaving: list[Connection] = []
         """Replaced by others, but their requests are not answered yet."""
-        self._connecting: dict[tuple[int, str], DeadlineLock] = {}
+        self._connecting: dict[_Key, DeadlineLock] = {}
         self.outages = Outages()
         """The brokers that cannot be connected to."""
 
@@ -90,8 +94,7 @@ class Brokers:
             if connection is None:
                 connection = self._connect(broker, deadline)
             connection.channel = channel
-            self._has_connected = True
-            known[key] = (connection, broker.host, broker.port)
+            self._note(known, key, connection, broker)
             return self._unless_closed(connection, known)
 
         return self._in_turn(key, connect, deadline)
@@ -102,8 +105,7 @@ class Brokers:
 
         def find() -> Connection | None:
             if key not in self._connections and not channel and (adopted := self._adopt(broker)) is not None:
-                self._has_connected = True
-                self._connections[key] = (adopted, broker.host, broker.port)
+                self._note(self._connections, key, adopted, broker)
             connection, host, port = self._connections.get(key, (None, "", -1))
             if connection is None or (host, port) != (broker.host, broker.port):
                 return None
@@ -114,6 +116,10 @@ class Brokers:
         except NetworkError:  # another thread is connecting
             return None
 
+    def _note(self, known: _Known, key: _Key, connection: Connection, broker: Broker) -> None:
+        self._has_connected = True
+        known[key] = (connection, broker.host, broker.port)
+
     def _unless_closed(self, connection: Connection, known: object) -> Connection:
         """``connection``, unless `close` was called since ``known`` was read, and missed it."""
         if self._connections is known:
@@ -122,7 +128,7 @@ class Brokers:
         self._raise_if_ended()
         raise NetworkError(f"{connection.address}: the client was closed while it was connecting")
 
-    def _in_turn(self, key: tuple[int, str], work: Callable[[], T], deadline: Deadline) -> T:
+    def _in_turn(self, key: _Key, work: Callable[[], T], deadline: Deadline) -> T:
         # One lock for each connection: a broker that does not answer must not block connections to others.
         lock = self._connecting.setdefault(key, DeadlineLock())
         return lock.run(work, deadline, f"connecting to broker {key[0]}")
@@ -245,7 +251,7 @@ class Brokers:
         for connection in inherited:
             connection.forget()
 
-    def _find(self, key: tuple[int, str], broker: Broker, deadline: Deadline) -> Connection | None:
+    def _find(self, key: _Key, broker: Broker, deadline: Deadline) -> Connection | None:
         found = self._connections.get(key)
         if found is None:
             return None

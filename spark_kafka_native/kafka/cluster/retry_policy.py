@@ -12,13 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from ..config.client_config import ClientConfig
 from ..error_code import ErrorCode
-from ..errors import (
-    BrokerError,
-    HandshakeClosedError,
-    KafkaError,
-    LoginClosedError,
-    UnreachableError,
-)
+from ..errors import BrokerError, HandshakeClosedError, KafkaError, LoginClosedError, UnreachableError
 from ..runtime.deadline import Deadline
 from ..runtime.retry import is_retriable
 from .metadata import ClusterMetadata, topics_named

@@ -447,11 +447,8 @@ class _Asked(Generic[R]):
     def _answer(self, pending: PendingResponse[R]) -> R:
         """Raises the error of one that has failed, or has taken too long."""
         if not pending.done:
-            now, connection = time.monotonic(), pending.connection
-            waited_ms = (now - pending.sent_at) * 1000
-            if now < pending.overdue_at and connection.is_shared(pending):
-                raise connection.leave(pending, waited_ms)
-            connection.give_up(pending, waited_ms)
+            now = time.monotonic()
+            pending.give_up((now - pending.sent_at) * 1000, is_overdue=now >= pending.overdue_at)
         return pending.result()
 
 

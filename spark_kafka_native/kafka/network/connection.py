@@ -7,7 +7,6 @@ the traffic.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from typing import Any, TypeVar
 
@@ -166,14 +165,10 @@ class Connection(RequestPipeline):
         return self.closed
 
     def _take_no_more(self) -> float:
-        """The milliseconds after which all requests in flight are overdue. Each may have waited behind the
-        one that was answered last.
-        """
+        """The milliseconds after which all requests in flight are overdue."""
         with self.lock:
             self.retired = True
-            overdue_at = max((pending.overdue_at for pending in list(self._in_flight)), default=math.inf)
-            overdue_at = max(overdue_at, self.answered_at + self.request_timeout_ms / 1000)
-        return (overdue_at - time.monotonic()) * 1000
+            return self._overdue_in_s(list(self._in_flight)) * 1000
 
     def _raise_if_unusable(self) -> None:
         super()._raise_if_unusable()

@@ -117,9 +117,15 @@ class PendingResponse(Generic[R]):
         if limit.cancelled:  # the broker is not to blame, and other threads may use the connection
             self.abandon()
             raise NetworkError(f"{self.what}: nobody waits for the answer any more")
-        if limit_ms < self.connection.request_timeout_ms and self.connection.is_shared(self):
-            raise self.connection.leave(self, limit_ms)
-        self.connection.give_up(self, limit_ms)
+        self.give_up(limit_ms, is_overdue=limit_ms >= self.connection.request_timeout_ms)
+
+    def give_up(self, waited_ms: float, *, is_overdue: bool) -> None:
+        """Close the connection, so that this request fails. If it is not overdue, as its caller had little
+        time, the connection stays where others wait on it; raises `RequestTimedOutError` then.
+        """
+        if not is_overdue and self.connection.is_shared(self):
+            raise self.connection.leave(self, waited_ms)
+        self.connection.give_up(self, waited_ms)
 
     def release(self) -> None:
         """Let the connection overwrite the response's memory; its record sets must not be read afterwards."""

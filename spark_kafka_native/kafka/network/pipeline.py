@@ -15,10 +15,11 @@ is then unknown.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -230,11 +231,15 @@ class RequestPipeline:
     def _first_is_overdue(self) -> bool:
         with self.lock:
             first = self._in_flight[0] if self._in_flight else None
-        if first is None or not first.abandoned:
-            return False
-        # It may have waited behind the one that was answered last.
-        overdue_at = max(first.overdue_at, self.answered_at + self.request_timeout_ms / 1000)
-        return overdue_at <= time.monotonic()
+        return first is not None and first.abandoned and self._overdue_in_s([first]) <= 0
+
+    def _overdue_in_s(self, pendings: Collection[PendingResponse[Any]]) -> float:
+        """The seconds after which all ``pendings`` are overdue. Each may have waited behind the one that was
+        answered last.
+        """
+        overdue_at = max((pending.overdue_at for pending in pendings), default=math.inf)
+        overdue_at = max(overdue_at, self.answered_at + self.request_timeout_ms / 1000)
+        return overdue_at - time.monotonic()
 
     def drain(self, deadline: Deadline) -> PendingResponse[Any] | None:
         """Write everything and wait for the responses in flight. Returns a missing one at ``deadline``."""

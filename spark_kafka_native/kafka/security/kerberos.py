@@ -189,14 +189,14 @@ class SharedCredential:
         self._lock = threading.Lock()
         self._credential: Any = None
         self._refresh_at = self._expires_at = 0.0
-        self._failures = 0
         self._failure: KafkaError | None = None
+        """Of the last login; an object of its own each time."""
 
     def current(self) -> Any:
         """A credential that remains valid for a while. Raises the error of the login, unless the present one
         is still valid.
         """
-        now, failures = self._clock(), self._failures
+        now, before = self._clock(), self._failure
         present = self._credential
         if present is not None and now < self._refresh_at:
             return present
@@ -204,7 +204,7 @@ class SharedCredential:
         if not self._lock.acquire(blocking=present is None or now >= self._expires_at):
             return present
         try:
-            if self._failure is not None and self._failures != failures:
+            if self._failure is not None and self._failure is not before:
                 raise own_copy(self._failure)  # of a thread that this one has waited for: tries lock accounts
             return self._renewed()
         finally:
@@ -219,7 +219,7 @@ class SharedCredential:
         except KafkaError as error:
             # By the time of now: the ticket may have expired during the attempt.
             if self._credential is None or self._clock() >= self._expires_at:
-                self._failures, self._failure = self._failures + 1, to_keep(error)
+                self._failure = to_keep(error)
                 raise
             _LOG.warning("%s; the present ticket is used until it expires", error)
             self._refresh_at = min(self._clock() + _PAUSE_S, self._expires_at)

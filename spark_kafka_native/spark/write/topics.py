@@ -37,8 +37,9 @@ _LAGGING_BROKER_MS: Final = 5_000
 def look_at_topics(router: Router, topics: Collection[str], options: WriteOptions) -> None:
     """Know ``topics``, with one request of each task: what the process knows of them may be minutes old. A
     topic may have been deleted since, or have more partitions: tasks that know other numbers of them would
-    send a key here and there."""
-    router.metadata(topics, refresh=True, deadline=router.deadline(options.producer.max_block_ms))
+    send a key here and there. Exactly-once tasks ask for the ids of their topics anyway, once they begin."""
+    refresh = options.create_topics or options.exactly_once is None
+    router.metadata(topics, refresh=refresh, deadline=router.deadline(options.producer.max_block_ms))
 
 
 def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
@@ -49,13 +50,10 @@ def prepare_topic(router: Router, topic: str, options: WriteOptions) -> None:
     _check_compression(router, options)
     if known is not None and not known.error_code:
         return
-    if known is not None and known.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        error = BrokerError(known.error_code, f"topic {topic}", operation="Describe")
-        if not is_retriable(error):
-            raise error
-        _await_topic(router, topic, deadline)
-        return
-    if not options.create_topics:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else known.error_code
+    if not is_retriable(error := BrokerError(code, f"topic {topic}", operation="Describe")):
+        raise error
+    if code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not options.create_topics:
         _await_topic(router, topic, deadline)
         return
     new = NewTopic(
