@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from .options import add_connection_options, add_json_option, check_named_once, connect, pair, wrong_usage
-from .output import note, print_rows
+from .output import act_on_each, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.admin.configs import ConfigResource
@@ -61,15 +61,18 @@ def run(arguments: argparse.Namespace) -> int:
     values = dict(arguments.set) | dict.fromkeys(arguments.unset)
     with connect(arguments) as admin:
         if values or arguments.append or arguments.subtract:
-            admin.alter_configs(
-                resource,
-                values,
-                append=dict(arguments.append),
-                subtract=dict(arguments.subtract),
-                validate_only=arguments.dry_run,
+            return act_on_each(
+                [str(resource)],
+                lambda _: admin.alter_configs(
+                    resource,
+                    values,
+                    append=dict(arguments.append),
+                    subtract=dict(arguments.subtract),
+                    validate_only=arguments.dry_run,
+                ),
+                "the change is possible" if arguments.dry_run else "changed",
+                as_json=arguments.json,
             )
-            note(f"{resource}: {'the change is possible' if arguments.dry_run else 'changed'}")
-            return 0
         entries = admin.describe_configs(resource, documentation=arguments.json and arguments.all)
     rows = [
         {

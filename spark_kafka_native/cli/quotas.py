@@ -14,7 +14,7 @@ from .options import (
     pair,
     wrong_usage,
 )
-from .output import note, print_rows
+from .output import act_on_each, print_rows
 
 
 def add_command(commands: Any) -> None:
@@ -53,13 +53,15 @@ def run(arguments: argparse.Namespace) -> int:
     if limits and not entity:
         wrong_usage(arguments, "whose limits? Give --user, --client-id or --ip")
     with connect(arguments) as admin:
-        if not limits:
-            found = admin.describe_quotas(entity)
-        else:
+        if limits:
             with checked_values(arguments):
-                admin.alter_quotas(entity, limits, validate_only=arguments.dry_run)
-            note("the change is possible" if arguments.dry_run else "changed")
-            return 0
+                return act_on_each(
+                    [" ".join(f"{kind} {name or 'default'}" for kind, name in entity.items())],
+                    lambda _: admin.alter_quotas(entity, limits, validate_only=arguments.dry_run),
+                    "the change is possible" if arguments.dry_run else "changed",
+                    as_json=arguments.json,
+                )
+        found = admin.describe_quotas(entity)
     rows = [
         {kind: "default" if name is None else name for kind, name in quota.entity.items()}
         | {"limit": limit, "value": value}

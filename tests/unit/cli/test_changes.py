@@ -147,6 +147,16 @@ def test_a_limit_is_that_of_the_name(
     assert fields["validate_only"] is bool(more)
 
 
+def test_a_changed_limit_says_its_outcome_as_json(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.on("AlterClientQuotas").reply({"entries": [{}]})
+    run(broker, "quotas", "--user", "default", "--set", "producer_byte_rate=5", "--json")
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "user default", "result": "changed", "error": None}
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "mechanism"),
     [((), SHA_512), (("--mechanism", "SCRAM-SHA-256"), SHA_256), (("--mechanism", "SCRAM-SHA-512"), SHA_512)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from spark_kafka_native.cli.main import main
@@ -36,3 +38,15 @@ def test_one_option_changes_what_it_names(
     shown = capsys.readouterr()
     done = "the change is possible" if more else "changed"
     assert (shown.out, shown.err) == ("", f"topic orders: {done}\n")
+
+
+def test_a_change_says_its_outcome_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with MockBroker() as broker:
+        broker.on("IncrementalAlterConfigs").reply(
+            {"responses": [{"resource_type": 2, "resource_name": "orders"}]}
+        )
+        words = ["configs", "topic", "orders", "--set", "retention.ms=1", "--json"]
+        assert main([*words, "-b", broker.bootstrap_servers]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == [{"name": "topic orders", "result": "changed", "error": None}]
+    assert shown.err == ""
