@@ -10,7 +10,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from typing import TypeVar
 
 from ..config.client_config import CANONICAL, ClientConfig, split_address
 from ..errors import (
@@ -33,7 +32,6 @@ from ..runtime.fork import in_forked_child
 from ..runtime.name_lookup import canonical_names
 from ..runtime.waiting import DeadlineLock
 
-T = TypeVar("T")
 _Key = tuple[int, str]
 """Node id and channel."""
 _Known = dict[_Key, tuple[Connection, str, int]]
@@ -46,6 +44,34 @@ FORGET_AFTER_S = 30.0
 """A failure that was not followed by another attempt in this time is over: after a leader has moved, its
 former broker is not connected to any more.
 """
+
+
+class _Turns:
+    """The threads that need one connection take turns. A failure counts for all that waited meanwhile: one
+    after the other would wait for a broker that has moved to another address.
+    """
+
+    def __init__(self) -> None:
+        self.lock = DeadlineLock()
+        self._failure: KafkaError | None = None
+        self._failed_at = 0.0
+
+    def raise_failure(self, since: float) -> None:
+        """Raise the error of an attempt that ended after ``since``."""
+        if self._failure is not None and self._failed_at >= since:
+            raise own_copy(self._failure)
+
+    @contextlib.contextmanager
+    def noting_failure(self, deadline: Deadline) -> Iterator[None]:
+        """Wraps an attempt. One that ends at its caller's ``deadline`` says nothing to callers with more
+        time.
+        """
+        try:
+            yield
+        except KafkaError as error:
+            if not deadline.expired:
+                self._failure, self._failed_at = to_keep(error), time.monotonic()
+            raise
 
 
 class Brokers:
@@ -74,7 +100,7 @@ class Brokers:
         self._bootstrapped: Connection | None = None
         self._leaving: list[Connection] = []
         """Replaced by others, but their requests are not answered yet."""
-        self._connecting: dict[_Key, DeadlineLock] = {}
+        self._turns: dict[tuple[_Key, str, int], _Turns] = {}
         self.outages = Outages()
         """The brokers that cannot be connected to."""
 
@@ -86,18 +112,21 @@ class Brokers:
         address that the broker advertises.
         """
         key, known = (broker.node_id, channel), self._connections
+        turns, began = self._turns_of(key, broker), time.monotonic()
 
         def connect() -> Connection:
             if (found := self._find(key, broker, deadline)) is not None:
                 return found
             connection = self._adopt(broker) if not channel else None
             if connection is None:
-                connection = self._connect(broker, deadline)
+                turns.raise_failure(began)
+                with turns.noting_failure(deadline):
+                    connection = self._connect(broker, deadline)
             connection.channel = channel
             self._note(known, key, connection, broker)
             return self._unless_closed(connection, known)
 
-        return self._in_turn(key, connect, deadline)
+        return turns.lock.run(connect, deadline, f"connecting to broker {broker.node_id}")
 
     def ready(self, broker: Broker, channel: str = "") -> Connection | None:
         """A live connection as `connection` returns it, if there is one that can be had without waiting."""
@@ -112,7 +141,7 @@ class Brokers:
             return connection if connection.alive() and not connection.renewal_due else None
 
         try:
-            return self._in_turn(key, find, Deadline.after_ms(0))
+            return self._turns_of(key, broker).lock.run(find, Deadline.after_ms(0), "connecting")
         except NetworkError:  # another thread is connecting
             return None
 
@@ -128,10 +157,9 @@ class Brokers:
         self._raise_if_ended()
         raise NetworkError(f"{connection.address}: the client was closed while it was connecting")
 
-    def _in_turn(self, key: _Key, work: Callable[[], T], deadline: Deadline) -> T:
-        # One lock for each connection: a broker that does not answer must not block connections to others.
-        lock = self._connecting.setdefault(key, DeadlineLock())
-        return lock.run(work, deadline, f"connecting to broker {key[0]}")
+    def _turns_of(self, key: _Key, broker: Broker) -> _Turns:
+        # For each connection, and each address: one that does not answer must not block others.
+        return self._turns.setdefault((key, broker.host, broker.port), _Turns())
 
     def leave(self) -> list[threading.RLock]:
         """Close the connections that this thread is in the middle of using, for a signal handler that

@@ -130,12 +130,20 @@ class Router:
     def refresh(
         self, topics: Collection[str] | None, deadline: Deadline, *, create: bool = False
     ) -> ClusterMetadata:
-        """One attempt at new metadata for ``topics``, from the broker that answers first."""
+        """One attempt at new metadata for ``topics``, from the broker that answers first. Threads that need
+        the same at a time share one request.
+        """
+        began = time.monotonic()
         wanted = None if topics is None else sorted(set(topics))
+        keys: list[str | None] = [None] if wanted is None else [*wanted]
         asked = None if wanted is None else [MetadataRequestTopic(name=name) for name in wanted]
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
 
         def ask() -> ClusterMetadata:
+            fetched, never = self._fetched_at, float("-inf")
+            if keys and not create and all(fetched.get(one, never) > began for one in keys):
+                return self._metadata  # another thread has asked since this one began to wait for it
+            now = time.monotonic()
             response = self.look_up(request, deadline)
             if response.error_code is ErrorCode.REBOOTSTRAP_REQUIRED:  # KIP-1102
                 self._brokers.start_again()
@@ -145,10 +153,9 @@ class Router:
             if response.error_code:
                 raise BrokerError(response.error_code, "Metadata")
             self._learn(self._metadata.updated(response, wanted))
-            now = time.monotonic()
             if wanted is None:
                 self._fetched_at = dict.fromkeys(self._metadata.topics, now)
-            self._fetched_at.update(dict.fromkeys([None] if wanted is None else wanted, now))
+            self._fetched_at.update(dict.fromkeys(keys, now))
             self._deleted.update(self._metadata)
             return self._metadata
 
@@ -250,10 +257,11 @@ class Router:
     def _ask(self, request: Request[R], deadline: Deadline, next_after_ms: float) -> R:
         failures: list[KafkaError] = []
         # A random one of the idle connections: always the same one might be the broker that lags behind.
-        # Those of a channel come last: a heartbeat must not wait behind an answer that takes long.
+        # Those of a channel come late: a heartbeat must not wait behind an answer that takes long. Last those
+        # without room in the socket: they may be dead, and a quota ends.
         live = sorted(
             self._brokers.live(),
-            key=lambda c: (c.muted_ms, c.has_unwritten, c.channel != "", c.in_flight, random.random()),
+            key=lambda c: (c.has_unwritten, c.muted_ms, c.channel != "", c.in_flight, random.random()),
         )
         with _Asked[R](deadline, failures) as asked:
             for i, connection in enumerate(live, 1):
@@ -448,7 +456,8 @@ class _Asked(Generic[R]):
         """Raises the error of one that has failed, or has taken too long."""
         if not pending.done:
             now = time.monotonic()
-            pending.give_up((now - pending.sent_at) * 1000, is_overdue=now >= pending.overdue_at)
+            waited_ms, is_overdue = (now - pending.sent_at) * 1000, now >= pending.overdue_at
+            pending.connection.give_up(pending, waited_ms, is_overdue=is_overdue)
         return pending.result()
 
 

@@ -43,14 +43,8 @@ class Carrier(Protocol):
     def wait_for(self, pending: PendingResponse[Any], deadline: Deadline) -> bool:
         """Read until ``pending`` is done; False if ``deadline`` passed first."""
 
-    def is_shared(self, pending: PendingResponse[Any]) -> bool:
-        """True if others than ``pending`` are waited for."""
-
-    def leave(self, pending: PendingResponse[Any], waited_ms: float) -> KafkaError:
-        """Abandon ``pending``; its error."""
-
-    def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
-        """Close the connection because ``pending`` is overdue."""
+    def give_up(self, pending: PendingResponse[Any], waited_ms: float, *, is_overdue: bool = True) -> None:
+        """Close the connection because ``pending`` has no response, or abandon it."""
 
 
 class PendingResponse(Generic[R]):
@@ -117,15 +111,8 @@ class PendingResponse(Generic[R]):
         if limit.cancelled:  # the broker is not to blame, and other threads may use the connection
             self.abandon()
             raise NetworkError(f"{self.what}: nobody waits for the answer any more")
-        self.give_up(limit_ms, is_overdue=limit_ms >= self.connection.request_timeout_ms)
-
-    def give_up(self, waited_ms: float, *, is_overdue: bool) -> None:
-        """Close the connection, so that this request fails. If it is not overdue, as its caller had little
-        time, the connection stays where others wait on it; raises `RequestTimedOutError` then.
-        """
-        if not is_overdue and self.connection.is_shared(self):
-            raise self.connection.leave(self, waited_ms)
-        self.connection.give_up(self, waited_ms)
+        is_overdue = limit_ms >= self.connection.request_timeout_ms
+        self.connection.give_up(self, limit_ms, is_overdue=is_overdue)
 
     def release(self) -> None:
         """Let the connection overwrite the response's memory; its record sets must not be read afterwards."""

@@ -140,15 +140,16 @@ class RequestPipeline:
         self, request: Request[R], version: int, deadline: Deadline | None = None
     ) -> PendingResponse[R]:
         """Write ``request`` now and return without waiting for its response. Waits only while the broker
-        mutes this client, and not at all if that would last beyond ``deadline``.
+        mutes this client, and not at all if that would last beyond ``deadline``, and for room in the socket;
+        bytes without room until ``deadline`` are written later, as after `post`.
 
         Raises the error that ended the connection, or `NetworkError` (muted for too long), if nothing was
         written. Once a byte may have been sent, the error is in the `PendingResponse` instead: only then may
         the broker have applied the request.
         """
-        self._throttle.wait(deadline)
+        self._wait_until_welcome(deadline)
         pending = self._enqueue(request, version)
-        self._write_all()
+        self._write_all(deadline)
         return pending
 
     def post(self, request: Request[R], version: int) -> PendingResponse[R]:
@@ -172,32 +173,28 @@ class RequestPipeline:
         )
         return pending.done
 
-    def give_up(self, pending: PendingResponse[Any], waited_ms: float) -> None:
-        """Close the connection because ``pending`` is overdue: its late response must match nothing. Unless
-        another thread has just read that.
+    def give_up(self, pending: PendingResponse[Any], waited_ms: float, *, is_overdue: bool = True) -> None:
+        """Close the connection because ``pending`` has no response: a late one must match nothing. Unless
+        another thread has just read it.
+
+        If it is not overdue, as its caller had little time, and other requests are waited for, the connection
+        stays: they would be cut and sent again, and without idempotence written twice. ``pending`` is
+        abandoned then; raises `RequestTimedOutError`.
         """
-        if pending.done:
-            return
-        message = f"{self._timed_out(pending, waited_ms)}; the connection was closed"
-        self._die(RequestTimedOutError(message))
+        message = f"{pending.what}: no answer in {waited_ms:.0f} ms"
+        with self.lock:  # else a request that another thread submits meanwhile is cut
+            if pending.done:
+                return
+            if self.metrics is not None:
+                self.metrics.count(metric.TIMEOUTS, 1, pending.api)
+            others = (*self._in_flight, *self._unwritten.unanswered())
+            if not is_overdue and any(one is not pending and not one.abandoned for one in others):
+                pending.abandon()
+                raise RequestTimedOutError(message)
+            message += "; the connection was closed"
+            self._die(RequestTimedOutError(message))
         if not pending.done:  # a request of the parent, in a process that was forked from it
             pending.fail(RequestTimedOutError(message))
-
-    def leave(self, pending: PendingResponse[Any], waited_ms: float) -> RequestTimedOutError:
-        """Abandon ``pending`` for a caller that had little time: the connection stays. Returns its error."""
-        pending.abandon()
-        return RequestTimedOutError(self._timed_out(pending, waited_ms))
-
-    def _timed_out(self, pending: PendingResponse[Any], waited_ms: float) -> str:
-        if self.metrics is not None:
-            self.metrics.count(metric.TIMEOUTS, 1, pending.api)
-        return f"{pending.what}: no answer in {waited_ms:.0f} ms"
-
-    def is_shared(self, pending: PendingResponse[Any]) -> bool:
-        """True if others than ``pending`` are waited for. To close the connection would cut them: they would
-        be sent again, and without idempotence written twice.
-        """
-        return any(one is not pending and not one.abandoned for one in list(self._in_flight))
 
     def poll(self) -> None:
         """Write and read without waiting; complete each `PendingResponse` for which a response has
@@ -243,8 +240,8 @@ class RequestPipeline:
 
     def drain(self, deadline: Deadline) -> PendingResponse[Any] | None:
         """Write everything and wait for the responses in flight. Returns a missing one at ``deadline``."""
-        self._write_all()
-        while (last := self._last_in_flight()) is not None:
+        self._write_all(deadline)
+        while (last := self._last_unfinished()) is not None:
             if not self.wait_for(last, deadline):
                 return last
         return None
@@ -269,9 +266,16 @@ class RequestPipeline:
         self._death = NetworkError(f"{self.address}: the connection belongs to the parent process")
         self._transport.forget()
 
-    def _last_in_flight(self) -> PendingResponse[Any] | None:
+    def _last_unfinished(self) -> PendingResponse[Any] | None:
         with self.lock:
-            return self._in_flight[-1] if self._in_flight else None
+            left = [*self._in_flight, *self._unwritten.unanswered()]
+            return left[-1] if left else None
+
+    def _wait_until_welcome(self, deadline: Deadline | None) -> None:
+        """Wait while the broker mutes this client, or until the connection is closed."""
+        while not self.closed and (muted_ms := self._throttle.muted_within(deadline)) > 0:
+            until = Deadline.after_ms(muted_ms) if deadline is None else deadline.within_ms(muted_ms)
+            self._waiting_to_write.wait_for(lambda: self.closed, until)
 
     def _enqueue(self, request: Request[R], version: int) -> PendingResponse[R]:
         try:
@@ -284,7 +288,8 @@ class RequestPipeline:
                 if request.answered:
                     self._in_flight.append(pending)
                 self._unwritten.add(buffers, pending, request.answered)
-                self._raise_if_unusable()  # a signal handler may have closed it meanwhile
+                if self._death is not None:  # a signal handler has closed it meanwhile
+                    raise own_copy(self._death)
             if self.metrics is not None:
                 self.metrics.count(metric.REQUESTS, 1, api)
                 self.metrics.count(metric.BYTES_SENT, sum(map(len, buffers)), api)
@@ -302,19 +307,25 @@ class RequestPipeline:
         if self._unwritten:
             self._write(self._become_writer, self._unwritten.push)
 
-    def _write_all(self) -> None:
-        """Write everything, as the only writer; if that is not possible, the connection dies."""
-        deadline = Deadline.after_ms(self.request_timeout_ms)
+    def _write_all(self, deadline: Deadline | None) -> None:
+        """Write everything, as the only writer; if that is not possible in the request timeout, the
+        connection dies. At ``deadline`` the rest stays where it is.
+        """
+        dead = Deadline.after_ms(self.request_timeout_ms)
+        limit = dead if deadline is None else deadline.within_ms(self.request_timeout_ms)
 
         def write() -> None:
             while not self._unwritten.push():
-                self._wait_to_write(deadline)
+                if limit.expired and not dead.expired:
+                    return
+                self._wait_to_write(limit, dead)
 
-        # No deadline: the current writer has one, and finishes before this thread's would pass. The exception
-        # is a writer with a signal handler that closed the connection and may itself be waiting for this
-        # thread.
+        # The current writer may have an earlier deadline, and leave the rest. Or a signal handler interrupted
+        # it that closed the connection and may itself be waiting for this thread.
         def take_role(me: _Role) -> bool:
-            self._waiting_to_write.wait_for(lambda: self._become_writer(me) or self._death is not None, None)
+            self._waiting_to_write.wait_for(
+                lambda: self._become_writer(me) or self._death is not None, deadline
+            )
             return self._writer is me
 
         self._write(take_role, write)
@@ -360,14 +371,14 @@ class RequestPipeline:
         while self._read_frame():
             pass
 
-    def _wait_to_write(self, deadline: Deadline) -> None:
+    def _wait_to_write(self, limit: Deadline, dead: Deadline) -> None:
         # A broker that cannot send its responses reads no requests: read while waiting to write, from the
         # moment on at which no other thread does.
         reads = self._reader is None
         waits_for = self._transport.write_waits_for | (READ if reads else 0)
-        until = deadline if reads else deadline.within_ms(READER_LOOK_MS)
-        ready = 0 if deadline.expired else self._transport.wait(waits_for, until)
-        if not ready and deadline.expired:
+        until = limit if reads else limit.within_ms(READER_LOOK_MS)
+        ready = 0 if dead.expired else self._transport.wait(waits_for, until)
+        if not ready and dead.expired:
             raise RequestTimedOutError(
                 f"{self.address}: nothing could be written for {self.request_timeout_ms} ms"
             )
@@ -572,17 +583,15 @@ class Throttle:
                 throttle_time_ms,
             )
 
-    def wait(self, deadline: Deadline | None) -> None:
-        """Sleep until the broker accepts requests. Raises `NetworkError` without sleeping if that is after
-        ``deadline``.
-        """
-        while self._muted_until and (muted_ms := self.muted_ms) > 0:
-            if deadline is not None and muted_ms >= deadline.remaining_ms:
-                raise NetworkError(
-                    f"{self._address}: the broker enforces a quota and wants no request for "
-                    f"{muted_ms:.0f} ms, which is longer than this one may wait"
-                )
-            time.sleep(muted_ms / 1000)
+    def muted_within(self, deadline: Deadline | None) -> float:
+        """`muted_ms`. Raises `NetworkError` if it lasts beyond ``deadline``: no use to wait for it."""
+        muted_ms = self.muted_ms if self._muted_until else 0.0
+        if muted_ms > 0 and deadline is not None and muted_ms >= deadline.remaining_ms:
+            raise NetworkError(
+                f"{self._address}: the broker enforces a quota and wants no request for "
+                f"{muted_ms:.0f} ms, which is longer than this one may wait"
+            )
+        return muted_ms
 
 
 def error_for(waiter: int, error: KafkaError, address: str) -> KafkaError:

@@ -37,6 +37,9 @@ CHANNEL = "produce"
 """Produce requests have connections of their own: they would have to wait behind a long fetch."""
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """One request, where max.request.size does not say; brokers take up to 100 MiB (socket.request.max.bytes)."""
+HELD_UP_S = 1.0
+"""An answer that is missed later than this is late because the client was held up, as by a slow callback or a
+stopped process: it is no fault of the broker."""
 LAST_VERSION_OF_TRANSACTIONS_1 = 11
 """From version 12 on Produce adds its partitions to the transaction by itself (KIP-890): never in one that
 adds partitions in the old way."""
@@ -232,7 +235,13 @@ class ProduceConnections:
         if transaction is not None and not by_id:
             transaction.wrote(topic_ids)
         broker.in_flight.append(
-            InFlightRequest(pending=pending, batches=batches, by_id=by_id, topic_ids=topic_ids, sent_at=now)
+            InFlightRequest(
+                pending=pending,
+                batches=batches,
+                by_id=by_id,
+                topic_ids=topic_ids,
+                sent_at=self._timer.clock(),  # a callback of this turn may have taken long
+            )
         )
         first_tries = [batch for batch in batches if batch.sending.attempts == 1]
         self._stats.sent(retries=len(batches) - len(first_tries))
@@ -263,7 +272,10 @@ class ProduceConnections:
         # The clock of a request starts when the one before it is answered: brokers handle them in order.
         timeout_ms = self._router.config.request_timeout_ms
         due = max(broker.in_flight[0].sent_at, broker.last_answer_at) + timeout_ms / 1000
-        if due <= now:
+        if now - due > HELD_UP_S:  # the broker may not even have the whole request
+            broker.last_answer_at = now
+            due = now + timeout_ms / 1000
+        elif due <= now:
             broker.connection.give_up(broker.in_flight[0].pending, timeout_ms)
             due = now
         self._timer.by(due)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.cluster.brokers import Brokers
 from spark_kafka_native.kafka.cluster.router import Router
@@ -255,6 +256,47 @@ def test_who_waits_for_another_threads_connection_keeps_its_own_deadline() -> No
     assert brokers.connection(fast, Deadline.after_ms(SOON)).address == "fast:1"
     opening.gates["slow"].set()
     first.join(60)
+
+
+def test_a_former_address_blocks_no_thread_that_knows_the_present_one() -> None:
+    opening = Opening()
+    opening.gates["former"] = threading.Event()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("cluster:9092",)), opening)
+    former, present = (Broker(node_id=1, host=host, port=1) for host in ("former", "present"))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(brokers.connection, former, Deadline.after_ms(SOON))
+        assert opening.at_gate.wait(60)
+        found = brokers.connection(present, Deadline.after_ms(SOON))
+        assert found.address == "present:1"
+        assert brokers.ready(present) is found
+        opening.gates["former"].set()
+        first.result(60)
+
+
+@pytest.mark.parametrize("has_time", [True, False])
+def test_a_failure_counts_for_the_threads_that_waited_for_the_attempt(has_time: bool) -> None:
+    """Each dialed a former address of the broker by itself, one after the other."""
+    opening = Opening(former=NetworkError("nothing answers"))
+    opening.gates["former"] = gate = threading.Event()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("cluster:9092",)), opening)
+    broker, limit, now = Broker(node_id=1, host="former", port=1), Deadline.after_ms(SOON), [0.0]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(brokers.connection, broker, Deadline(1.0, clock=lambda: now[0]))
+        assert opening.at_gate.wait(60)
+        second = pool.submit(brokers.connection, broker, limit)
+        (turns,) = brokers._turns.values()
+        eventually(lambda: turns.lock._released.waiting == 1)
+        if not has_time:
+            now[0] = 1.0
+        gate.set()
+        errors = [one.exception(60) for one in (first, second)]
+    assert [("nothing answers" in str(one)) for one in errors] == [True, True]
+    assert errors[0] is not errors[1]
+    # A thread with less time than the attempt needs says nothing about the broker.
+    assert len(opening.opened) == (1 if has_time else 2)
+    with pytest.raises(NetworkError):
+        brokers.connection(broker, limit)
+    assert len(opening.opened) == (2 if has_time else 3), "it is over: the next call tries again"
 
 
 def test_who_waits_for_another_threads_metadata_keeps_its_own_deadline() -> None:

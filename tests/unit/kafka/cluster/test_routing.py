@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -247,6 +250,33 @@ class TestFreshness:
         router.metadata(("t", "u"))
         assert len(brokers.sent) == 2
 
+    @pytest.mark.parametrize(("create", "requests"), [(False, 2), (True, 3)])
+    def test_threads_that_need_the_same_share_a_request_that_began_after_they_asked(
+        self, router: Router, monkeypatch: pytest.MonkeyPatch, create: bool, requests: int
+    ) -> None:
+        """Each asked by itself, one after the other: of fifty some had no time left."""
+        asked, gate, is_asked = [], threading.Event(), threading.Event()
+
+        def look_up(request: Any, _deadline: Deadline) -> Any:
+            asked.append(request)
+            is_asked.set()
+            assert gate.wait(60)
+            return metadata(topic("t", 2, 2, 2))
+
+        monkeypatch.setattr(router, "look_up", look_up)
+        limit = Deadline.after_ms(60_000)
+        with ThreadPoolExecutor(3) as pool:
+            first = pool.submit(router.refresh, ("t",), limit)
+            assert is_asked.wait(60)
+            later = [pool.submit(router.refresh, ("t",), limit, create=create) for _ in range(2)]
+            eventually(lambda: router._refreshes._released.waiting == 2)
+            gate.set()
+            found = [one.result(60) for one in (first, *later)]
+        assert len(asked) == requests, "the first one may be older than the reason of the others"
+        assert [one.topics["t"].partitions[0].leader for one in found] == [2] * 3
+        router.refresh((), limit)
+        assert len(asked) == requests + 1
+
     def test_no_topics_are_known_only_with_brokers(self, brokers: FakeBrokers) -> None:
         fake: Any = brokers
         fresh = Router(ClientConfig.from_properties({"bootstrap.servers": "a:1"}), fake)
@@ -305,6 +335,16 @@ class TestSending:
         # Half of the rest at most, or brokers that are gone would leave no time for the others.
         assert [node for node, _, _ in brokers.connected] == [1, 2, -1]
         assert all(14_000 < left <= 15_000 for _, left, _ in brokers.connected[:2])
+
+    def test_a_quota_that_ends_comes_before_a_connection_without_room(
+        self, router: Router, brokers: FakeBrokers
+    ) -> None:
+        """A broker that reads nothing may be dead: a look-up waited for two request timeouts."""
+        stuck = FakeConnection("stuck", brokers)
+        stuck.has_unwritten = True
+        brokers.idle = [stuck, FakeConnection("muted", brokers, muted_ms=300)]
+        router.look_up(REQUEST, Deadline.after_ms(60_000))
+        assert brokers.asked == ["muted"]
 
     def test_all_failures_are_told_each_once(self, router: Router, brokers: FakeBrokers) -> None:
         brokers.refused = gone(1, 2)

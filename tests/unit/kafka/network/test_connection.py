@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.brokers.scripted_broker import (
@@ -421,6 +422,19 @@ def test_close_wakes_a_waiting_thread(broker: ScriptedBroker) -> None:
     with pytest.raises(NetworkError, match="closed by this client"):
         pending.result(5_000)
     assert time.monotonic() - began < 20
+
+
+def test_close_wakes_a_thread_that_waits_for_a_quota(broker: ScriptedBroker) -> None:
+    """It slept until the broker wanted requests again, for up to a minute."""
+    connection = connect(broker)
+    connection._throttle.learn(60_000)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(connection.send, METADATA)
+        eventually(lambda: connection._waiting_to_write.waiting)
+        connection.close()
+        error = sent.exception(30)
+    assert "closed by this client" in str(error)
+    assert not broker.requests(MetadataRequest)
 
 
 def test_a_connection_prints_for_people(broker: ScriptedBroker) -> None:

@@ -152,6 +152,39 @@ class TestTimeouts:
         with pytest.raises(RequestTimedOutError, match="no answer in 5 ms; the connection was closed"):
             pending.result(0)
 
+    @pytest.mark.parametrize("api", ["Metadata", "Produce"])
+    def test_a_caller_with_little_time_cuts_no_request_of_others(
+        self, connection: Connection, stream: Stream, api: str
+    ) -> None:
+        """Of others those are meant that have a response, or are not written yet."""
+        connection.negotiated = Negotiated(
+            api_versions={ProduceRequest.api_key: (3, 9), MetadataRequest.api_key: (0, VERSION)}
+        )
+        hurried = connection.submit(REQUEST)
+        stream.full = api == "Produce"
+        produce = ProduceRequest(acks=0, timeout_ms=1_000, topic_data=[])
+        other = connection.post(REQUEST if api == "Metadata" else produce)
+        with pytest.raises(RequestTimedOutError):
+            hurried.result(5)
+        assert not connection.closed
+        other.abandon()
+        stream.full = False
+        connection.poll()
+        with pytest.raises(RequestTimedOutError, match="the connection was closed"):
+            connection.submit(REQUEST).result(5)
+
+    def test_no_request_is_submitted_while_the_connection_is_given_up(self, connection: Connection) -> None:
+        """Between the look at the others and the end another thread's request was cut."""
+        held = []
+        connection.metrics = SimpleNamespace(  # type: ignore[assignment]
+            count=lambda *_: held.append(waiting.is_held(connection.lock))
+        )
+        pending = connection._enqueue(REQUEST, VERSION)
+        held.clear()
+        with pytest.raises(RequestTimedOutError):
+            pending.result(0)
+        assert held[0]
+
 
 class TestRetiring:
     def test_it_waits_for_every_answer_takes_nothing_new_and_closes(
@@ -193,6 +226,19 @@ class TestRetiring:
         assert len(stream.written) == 1
         assert pending.result(0) is None
         assert connection.closed
+
+    def test_a_request_without_a_response_is_not_lost_for_lack_of_time(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        connection.negotiated = Negotiated(api_versions={ProduceRequest.api_key: (3, 9)})
+        stream.full = True
+        pending = connection.post(ProduceRequest(acks=0, timeout_ms=1_000, topic_data=[]))
+        with pytest.raises(NetworkError, match="this connection ends, but Produce v9 to b1:9092 is not"):
+            connection.retire(NOW)
+        assert not stream.waited
+        stream.full = False
+        connection.retire(later())
+        assert pending.result(0) is None
 
     def test_unanswered_requests_are_named_and_still_waited_for(
         self, connection: Connection, stream: Stream
@@ -249,6 +295,22 @@ class TestRetiring:
         with pytest.raises(NetworkError, match="another one takes over"):
             connection.submit(REQUEST)
         assert not stream.written
+
+    def test_a_session_that_ends_meanwhile_lets_the_request_through(
+        self, connection: Connection, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It was queued, written later, and reported as not written: a second attempt doubled it."""
+        send = connection._framing.send
+
+        def session_ends(*args: Any) -> Any:
+            connection.session_lifetime = SessionLifetime(0.0, 0.0)
+            return send(*args)
+
+        monkeypatch.setattr(connection._framing, "send", session_ends)
+        pending = connection.submit(REQUEST)
+        assert len(stream.written) == 1
+        stream.waits = [stream.answer(pending.correlation_id)]
+        assert pending.result().cluster_id == "c"
 
 
 class TestForgetting:
@@ -359,6 +421,22 @@ class TestWriting:
         with pytest.raises(RequestTimedOutError, match="b1:9092: nothing could be written for 3000 ms"):
             pending.result(0)
         assert connection.closed
+
+    def test_a_caller_with_little_time_leaves_what_is_not_written(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        """A full socket cost it the request timeout, and all others the connection."""
+        stream.full = True
+        patient, hurried = connection.post(REQUEST), connection.submit(REQUEST, deadline=NOW)
+        with pytest.raises(RequestTimedOutError, match="no answer"):
+            hurried.result(deadline=NOW)
+        assert not stream.waited
+        stream.full = False
+        stream.waits = [stream.answer(one.correlation_id) for one in (patient, hurried)]
+        assert patient.result().cluster_id == "c"
+        assert len(stream.written) == 2
+        connection.retire(later())
+        assert not stream.waits, "the late answer is that of its request"
 
     def test_a_post_waits_for_nothing_and_speaks_the_version_asked_for(
         self, connection: Connection, stream: Stream

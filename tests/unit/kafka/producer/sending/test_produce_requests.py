@@ -90,6 +90,35 @@ def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, 
     assert due == [now if late else max(sent_at, last_answer_at) + 10]
 
 
+def test_a_client_that_was_held_up_waits_once_more():
+    """Its callback took long, or its process was stopped: the batch was cut as soon as it was sent, and
+    written twice.
+    """
+    due = []
+    connections = connections_to(1, by=due.append)
+    broker, connection = connections.of(1, 0), NeverAnswering()
+    pending = SimpleNamespace(done=False)
+    broker.connection = connection
+    broker.in_flight.append(SimpleNamespace(pending=pending, sent_at=0.0))
+    for now in (11.5, 21.4):
+        assert list(connections.read(now)) == []
+    assert (connection.given_up, due) == ([], [21.5, 21.5])
+    assert list(connections.read(21.5)) == []
+    assert connection.given_up == [(pending, 10_000.0)]
+
+
+def test_the_clock_of_a_request_starts_when_it_is_posted():
+    """Not with the turn of the loop, in which a callback may have taken long."""
+    connections = connections_to(1)
+    connections._timer.clock = lambda: 12.0
+    broker = connections.of(1, 0)
+    posted = SimpleNamespace(done=False)
+    broker.connection = SimpleNamespace(**vars(speaking(9)), post=lambda _request, _version: posted)
+    connections.post(broker, [batch(1)], {}, 1.0)
+    (request,) = broker.in_flight
+    assert (request.pending, request.sent_at) == (posted, 12.0)
+
+
 def test_a_partition_keeps_its_connection_when_brokers_join_or_leave():
     router = SimpleNamespace(
         config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: 0, 2: 0})
