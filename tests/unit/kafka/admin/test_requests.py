@@ -849,6 +849,48 @@ def test_a_broker_that_lists_no_groups_for_now_or_for_good_is_not_one_without_an
         admin.list_groups()
 
 
+@pytest.mark.parametrize(
+    ("api", "answer", "names"),
+    [
+        (
+            "ListGroups",
+            lambda name: {"groups": [{"group_id": name}]},
+            lambda admin: [one.group_id for one in admin.list_groups()],
+        ),
+        (
+            "ListTransactions",
+            lambda name: {"transaction_states": [{"transactional_id": name}]},
+            lambda admin: [one.transactional_id for one in admin.list_transactions()],
+        ),
+        (
+            "DescribeLogDirs",
+            lambda name: {"results": [{"log_dir": name}]},
+            lambda admin: [one.path for one in admin.describe_log_dirs()],
+        ),
+    ],
+    ids=["groups", "transactions", "log directories"],
+)
+def test_a_broker_that_has_just_started_is_one_of_all_brokers(
+    cluster: ScriptedCluster,
+    admin: Admin,
+    api: str,
+    answer: Callable[[str], dict[str, object]],
+    names: Callable[[Admin], list[str]],
+) -> None:
+    """Else its groups would be missing, and live transactions of its coordinator would seem to hang."""
+    there = {1}
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        response = cluster.metadata(request, version)
+        return replace(response, brokers=[one for one in response.brokers if one.node_id in there])
+
+    answer_all(cluster, MetadataRequest, metadata)
+    cluster.mock.on(api, times=None).reply(lambda request: answer(f"of broker {request.node_id}"))
+    assert names(admin) == ["of broker 1"]
+    there.add(2)
+    assert names(admin) == ["of broker 1", "of broker 2"]
+
+
 def test_the_controller_and_the_brokers_are_those_of_now(cluster: ScriptedCluster, admin: Admin) -> None:
     before = admin.describe_cluster()
     assert ([one.node_id for one in before.brokers], before.controller_id) == ([1, 2], 1)
