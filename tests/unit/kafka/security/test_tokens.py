@@ -351,6 +351,32 @@ def test_a_fetch_that_hangs_still_hangs_when_one_before_it_ends(monkeypatch: pyt
     gates[1].set()
 
 
+def test_a_fetch_that_hung_does_not_replace_a_token_that_was_asked_for_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker may refuse the older one by then."""
+    monkeypatch.setattr(tokens, "HANGING_MS", 0)
+    begun, release, threads = threading.Event(), threading.Event(), list[threading.Thread]()
+
+    def fetch(_deadline: Deadline) -> tuple[str, float | None]:
+        threads.append(threading.current_thread())
+        number = len(threads)
+        if number == 1:
+            begun.set()
+            assert release.wait(60)
+        return f"t{number}", time.time() + 100
+
+    source = TokenSource(fetch)
+    with pytest.raises(NetworkError, match="no token came in time"):
+        source.token(Deadline.after_ms(20))
+    assert begun.wait(60)
+    assert source.token(soon()).reveal() == "t2"
+    release.set()
+    threads[0].join(60)
+    assert source.token(soon()).reveal() == "t2"
+    assert len(threads) == 2
+
+
 def test_a_clock_that_is_set_back_lengthens_no_tokens_life() -> None:
     """A broker that refuses an expired one ends the client."""
     fetches, passed = Fetches(), [0.0]
