@@ -95,6 +95,16 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
         # The whole name counts before its last part.
         (record(("x", "int"), name="b.R"), [record(("x", "int"), name=f"{one}.R") for one in "ab"], None,
          b"\x02", {"member0": None, "member1": {"x": 1}}),
+        # Of several types that it can be promoted to the first of the union counts.
+        ("int", ["null", "double", "long"], None, b"\x03", {"member0": -2.0, "member1": None}),
+        ("int", ["null", "long", "double"], None, b"\x03", {"member0": -2, "member1": None}),
+        ("int", ["float", "string", "long"], None, b"\x03",
+         {"member0": -2.0, "member1": None, "member2": None}),
+        (["string", "long"], ["double", "null", "float", "bytes"], pa.struct(
+            [("member0", pa.float64()), ("member1", pa.float32()), ("member2", pa.binary())]),
+         b"\x02\x03", {"member0": -2.0, "member1": None, "member2": None}),
+        # The same type counts before all of these.
+        ("long", ["null", "double", "long"], None, b"\x03", {"member0": None, "member1": -2}),
         (["null", "int"], ["null", "long"], None, b"\x02\x04", 2),
         (["null", "int"], "int", None, b"\x02\x04", 2),
         (["string", "int"], ["int", "long"], None, b"\x02\x04", 2),
