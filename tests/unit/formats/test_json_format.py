@@ -179,6 +179,18 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
         ),
         (b'{"a":[]}', pa.struct([("b", pa.int64())]), None, "`a` is not an object"),
         (b'{"a":{"b":"x"}}', pa.struct([("b", pa.int64())]), {"b": None}, "`a` `b` is not an integer"),
+        # Of members with one name the last counts, also if it does not fit.
+        (b'{"a":1,"a":"x"}', pa.int64(), None, '`a` is not an integer of 64 bits: "x"'),
+        (b'{"a":"x","a":1}', pa.int64(), 1, '`a` is not an integer of 64 bits: "x"'),
+        (b'{"a":[1],"a":[2,"x"]}', pa.list_(pa.int64()), [2, None], "`a` has an element that is not"),
+        (b'{"a":[2,"x"],"a":3}', pa.list_(pa.int64()), None, "`a` has an element that is not"),
+        (b'{"a":{"b":1,"b":"x"}}', pa.struct([("b", pa.int64())]), {"b": None}, "`a` `b` is not an integer"),
+        (
+            b'{"a":{"k":1,"k":"x"}}',
+            pa.map_(pa.string(), pa.int64()),
+            [("k", None)],
+            "`a` has a member `k` that is not",
+        ),
         (b'{"b":' + b"[" * 100_000 + b"]" * 100_000 + b'"a":1}', pa.int64(), None, "malformed JSON at"),
     ],
 )
