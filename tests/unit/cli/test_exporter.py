@@ -178,6 +178,16 @@ def test_a_topic_that_is_gone_does_not_hide_the_others_that_were_named() -> None
             cluster_moment.look_at_cluster(admin, ["gone"])
 
 
+@pytest.mark.parametrize("topics", [[], ["orders"]], ids=["all", "named"])
+def test_partitions_that_were_just_added_are_seen(topics: list[str]) -> None:
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("orders")
+        assert len(cluster_moment.look_at_cluster(admin, topics).ends) == 1
+        with Admin(broker.bootstrap_servers) as other:
+            other.create_partitions({"orders": 3})
+        assert len(cluster_moment.look_at_cluster(admin, topics).ends) == 3
+
+
 def test_a_look_is_served_until_it_is_too_old(capfd: pytest.CaptureFixture[str]) -> None:
     watched = WatchedCluster(60)
     moment = ClusterMoment(

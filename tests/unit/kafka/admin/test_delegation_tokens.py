@@ -27,7 +27,7 @@ from spark_kafka_native.kafka.protocol.api.delegation_tokens import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
-from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 HMAC = b"\xfb\xff" * 16
@@ -227,6 +227,24 @@ def test_a_token_is_waited_for_until_each_broker_knows_it(three: ScriptedCluster
     three[2].push(DescribeDelegationTokenRequest, knowing(), knowing("t0"))
     await_token(three)
     assert questions(three) == [1, 3, 1]
+
+
+def test_a_broker_that_has_just_started_is_waited_for(three: ScriptedCluster) -> None:
+    """A login with the token may go to it."""
+    there = {1, 2}
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        response: MetadataResponse = three.metadata(request, version)
+        return replace(response, brokers=[one for one in response.brokers if one.node_id in there])
+
+    for broker in three.brokers.values():
+        broker.on(MetadataRequest, metadata)
+    with Admin(properties(three.bootstrap_servers, request_timeout_ms=30_000)) as asking:
+        asking.await_delegation_token(TOKEN, 60)
+        there.add(3)
+        three[3].push(DescribeDelegationTokenRequest, knowing())
+        asking.await_delegation_token(TOKEN, 60)
+    assert questions(three) == [2, 2, 2]
 
 
 def test_a_broker_that_lags_behind_is_named_at_the_end(three: ScriptedCluster) -> None:

@@ -905,6 +905,20 @@ def test_the_controller_and_the_brokers_are_those_of_now(cluster: ScriptedCluste
     assert ([one.node_id for one in after.brokers], after.controller_id) == ([2], 2)
 
 
+def test_topics_and_their_leaders_are_those_of_now(cluster: ScriptedCluster, admin: Admin) -> None:
+    def leader(names: list[str] | None) -> int | None:
+        return admin.describe_topics(names)["a"].partitions[0].leader
+
+    assert admin.list_topics() == ["a"]
+    cluster.create("b")
+    assert admin.list_topics() == ["a", "b"]
+    assert leader(["a"]) == 1
+    cluster.logs[A0].leader = 2
+    assert leader(["a"]) == 2
+    cluster.logs[A0].leader = 1
+    assert leader(None) == 1
+
+
 def test_a_classic_group_that_never_existed_is_not_described() -> None:
     """Brokers before 4.0 describe it as a dead one."""
     group = DescribedGroup(
