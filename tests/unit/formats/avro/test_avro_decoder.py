@@ -258,6 +258,9 @@ def test_an_alias_renames_the_branch_of_the_writer(kernel: AvroKernel) -> None:
         assert read(["A", "n.B"], *branches) == ["A", "B"]
     assert read(["A", "B"], ("B", "A"), ("C", "B")) == ["B", "C"]
     assert read(["A", "B"], ("B", "A"), ("A", "B")) == ["A", "B"]
+    # The first of two aliases that are equal counts.
+    assert read(["X"], ("A", "X"), ("B", "X")) == ["A"]
+    assert read(["X"], ("B", "X"), ("A", "X")) == ["B"]
     # Two types became one.
     assert read(["A", "B"], ("A", "B"), ("C",)) == ["A", "A"]
     assert read(["X", "Y"], ("A", "X", "Y"), ("C",)) == ["A", "A"]

@@ -63,6 +63,10 @@ def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, An
         (["a"], pa.large_string(), "string", [b"\x02a"]),
         (["a"], pa.string(), "bytes", [b"\x02a"]),
         (["a", None], pa.string(), ["null", "string"], [b"\x02\x02a", None]),
+        # Of several types of a union that take the values the first one counts.
+        ([7], pa.int32(), ["null", "long", "int"], [b"\x02\x0e"]),
+        ([7], pa.int32(), ["null", "string", "int", "long"], [b"\x04\x0e"]),
+        (["a"], pa.string(), ["string", "null", "bytes"], [b"\x00\x02a"]),
         ([b"ab"], pa.binary(2), {"type": "fixed", "name": "F", "size": 2}, [b"ab"]),
         (["B", "A"], pa.string(), E1, [b"\x02", b"\x00"]),
         (["B"], pa.dictionary(pa.int8(), pa.string()), E1, [b"\x02"]),
