@@ -177,6 +177,19 @@ def test_a_payload_without_anything_is_null(payload: bytes | None) -> None:
             [("k", 1)],
             "`a` has a name that has half of a surrogate pair",
         ),
+        # The members behind one that does not fit are kept, and the first one's reason.
+        (
+            b'{"a":{"\\ud83d":2,"k":1}}',
+            pa.map_(pa.string(), pa.int64()),
+            [("k", 1)],
+            "`a` has a name that has half of a surrogate pair",
+        ),
+        (
+            b'{"a":{"j":"x","k":1,"l":"y"}}',
+            pa.map_(pa.string(), pa.int64()),
+            [("j", None), ("k", 1), ("l", None)],
+            "`a` has a member `j` that is not",
+        ),
         (b'{"a":[]}', pa.struct([("b", pa.int64())]), None, "`a` is not an object"),
         (b'{"a":{"b":"x"}}', pa.struct([("b", pa.int64())]), {"b": None}, "`a` `b` is not an integer"),
         # Of members with one name the last counts, also if it does not fit.
