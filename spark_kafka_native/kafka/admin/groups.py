@@ -329,7 +329,8 @@ class GroupAdmin(AdminFamily):
     def delete_groups(self, group_ids: Collection[str], timeout: Timeout = None) -> None:
         """Delete groups and their committed offsets; they must have no members (NON_EMPTY_GROUP).
 
-        Raises `BrokerError` for the first that is refused, after the others were deleted. A group with the
+        Raises `BrokerError` for the first that is refused, after the others were deleted; another error ends
+        it, and its notes name those that were refused before. A group with the
         offsets of more than some ten thousand partitions is refused with UNKNOWN_SERVER_ERROR, as its end
         would not fit into one batch: call `delete_group_offsets` before.
         """
@@ -340,6 +341,8 @@ class GroupAdmin(AdminFamily):
                 self._delete_group(name, limit)
             except BrokerError as error:
                 failures.append(error)
+            except KafkaError as error:
+                raise with_refused(error, failures)  # noqa: B904 - it is the same one
         if failures:
             raise with_refused(failures[0], failures[1:])
 

@@ -113,8 +113,9 @@ class TransactionAdmin(AdminFamily):
                 for one in response.transaction_states
             ]
 
-        found = self._ask_every_broker(ask, "listing transactions", limit)
-        return sorted(found, key=lambda one: one.transactional_id)
+        # By id, as in `list_groups`.
+        listed = self._ask_every_broker(ask, "listing transactions", limit)
+        return [one for _, one in sorted({one.transactional_id: one for one in listed}.items())]
 
     def describe_transactions(
         self, transactional_ids: Collection[str], timeout: Timeout = None

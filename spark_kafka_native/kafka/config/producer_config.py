@@ -92,7 +92,7 @@ class ProducerConfig(Properties):
     """``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``."""
     compression_level: int | None = property_field("compression.level", None, int)
     """Level of the codec. Default: the codec's own."""
-    partitioner: str = property_field("partitioner.class", "murmur2", text)
+    partitioner: str = property_field("partitioner.class", "murmur2", text, aliases=("partitioner",))
     """murmur2 (Java's), crc32, fnv1a, consistent_random (librdkafka's), round_robin, least_bytes, sticky or
     explicit; also by the names of Java's classes."""
     allow_auto_create_topics: bool = property_field("allow.auto.create.topics", False, boolean)

@@ -22,7 +22,7 @@ from ..cluster.offsets import (
 from ..cluster.router import Router, check_shared
 from ..config.client_config import Bootstrap, ClientConfig, configs_from
 from ..config.reader_config import ReaderConfig
-from ..errors import ConsumerClosedError, KafkaError
+from ..errors import ConfigError, ConsumerClosedError, KafkaError
 from ..model import OffsetAt, Record, TopicPartition
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, error_tag
@@ -86,6 +86,12 @@ class Consumer:
         router: Router | None = None,
         **settings: Any,
     ) -> None:
+        # Its owner expects commits: without them all is read again next time.
+        if isinstance(bootstrap, Mapping) and bootstrap.get("group.id"):
+            raise ConfigError(
+                "group.id: a Consumer is in no group, and commits nothing. Use GroupConsumer, or leave the "
+                "property out"
+            )
         given = router.config if bootstrap is None and router is not None else bootstrap
         client, self._config = configs_from(given, settings, ReaderConfig)
         check_shared(router, client)

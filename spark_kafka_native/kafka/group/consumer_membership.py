@@ -7,9 +7,10 @@
 | stable | heartbeats contain only changes | another target, another subscription |
 
 The coordinator gives a partition to another member only once this one has acknowledged that it no longer
-owns it. FENCED_MEMBER_EPOCH and UNKNOWN_MEMBER_ID lead to epoch 0 with everything lost. After a session
-timeout everything is lost, too, but the epoch stays: the coordinator's timeout is its own, and it refuses a
-member that it still has if that comes with epoch 0.
+owns it. FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID and GROUP_ID_NOT_FOUND (the group was deleted while this
+process slept) lead to epoch 0 with everything lost. After a session timeout everything is lost, too, but the
+epoch stays: the coordinator's timeout is its own, and it refuses a member that it still has if that comes
+with epoch 0.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from .membership import (
 _HEARTBEAT: Final = {
     ErrorCode.FENCED_MEMBER_EPOCH: Reaction.LOSE,
     ErrorCode.UNKNOWN_MEMBER_ID: Reaction.LOSE,
+    ErrorCode.GROUP_ID_NOT_FOUND: Reaction.LOSE,
 }
 """UNRELEASED_INSTANCE_ID fails: another consumer has the instance id, or one that was killed a while ago had
 it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -335,12 +335,12 @@ class GroupConsumer:
     @closed_late
     def commit(
         self,
-        *records: Record,
+        *records: Record | Collection[Record],
         offsets: Mapping[TopicPartition, int] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Commit ``records`` and all before them in their partitions, ``offsets`` (of the next record to
-        read), or, without either, everything that was handed out.
+        """Commit ``records`` (or a list of them, which may be empty) and all before them in their partitions,
+        ``offsets`` (of the next record to read), or, without either, everything that was handed out.
 
         Offsets before the last commit are ignored: a commit never goes back, unless reading did, after `seek`
         or by ``auto_offset_reset``. Many thousands of partitions take several requests: after an error, some
@@ -363,7 +363,7 @@ class GroupConsumer:
 
     @closed_late
     def commit_async(
-        self, *records: Record, offsets: Mapping[TopicPartition, int] | None = None
+        self, *records: Record | Collection[Record], offsets: Mapping[TopicPartition, int] | None = None
     ) -> Future[None]:
         """As `commit`, in the background: the future completes with the outcome. Commits keep their order.
 
@@ -371,7 +371,8 @@ class GroupConsumer:
         `close` and `seek_to_committed` raise `RuntimeError` there.
         """
         self._check_open()
-        return self._commits.queue.submit(self._commits.wanted(records, offsets, self._in_work()))
+        given, offsets = _named(records, offsets)
+        return self._commits.queue.submit(self._commits.wanted(given, offsets, self._in_work()))
 
     # Transactions.
 
@@ -400,7 +401,7 @@ class GroupConsumer:
 
     @closed_late
     def offsets_to_commit(
-        self, *records: Record, offsets: Mapping[TopicPartition, int] | None = None
+        self, *records: Record | Collection[Record], offsets: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, int]:
         """The offsets that `commit` would commit, for `TransactionalProducer.send_offsets`: of each partition
         the offset of the next record to read.
@@ -414,7 +415,8 @@ class GroupConsumer:
         `seek_to_committed`.
         """
         self._check_open()
-        return self._commits.for_transaction(records, offsets, self._in_work())
+        given, offsets = _named(records, offsets)
+        return self._commits.for_transaction(given, offsets, self._in_work())
 
     @closed_late
     def group_metadata(self) -> GroupMembership:
@@ -614,6 +616,26 @@ class CheckedMembership(GroupMembership):
             group_instance_id=self.group_instance_id,
         )
         return plain, ()
+
+
+def _named(
+    given: tuple[Record | Collection[Record], ...], offsets: Mapping[TopicPartition, int] | None
+) -> tuple[list[Record], Mapping[TopicPartition, int] | None]:
+    """The records that a caller of `commit` named, one by one or as lists, and the offsets: an empty list
+    names none, where no argument stands for all that was handed out. Raises `TypeError`.
+    """
+    records: list[Record] = []
+    for one in given:
+        if isinstance(one, Record):
+            records.append(one)
+            continue
+        if isinstance(one, Mapping):
+            raise TypeError("offsets are given by name: commit(offsets={TopicPartition(...): 42})")
+        records += one
+        offsets = offsets or {}
+    if odd := [one for one in records if not isinstance(one, Record)]:
+        raise TypeError(f"commit() takes records that were read, not {odd[0]!r}")
+    return records, offsets
 
 
 def _weakly_bound(consumer: GroupConsumer, callback: OnPartitions | None) -> OnChange | None:

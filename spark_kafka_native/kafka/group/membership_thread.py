@@ -53,7 +53,7 @@ class MembershipThread:
         self._wants_look = False
         """True if the subscription has changed since the last periodic look-up began."""
         self._unknown: frozenset[str] = frozenset()
-        """Topics that do not exist, by a line in the log."""
+        """Topics that do not exist, or the pattern that matches none, by a line in the log."""
         self.attention = False
         """True if the caller has to `begin` a change, or a failure has to be raised."""
         self.thread = threading.Thread(target=self._work, name="kafka-group-member", daemon=True)
@@ -94,6 +94,17 @@ class MembershipThread:
         with self._lock:
             self._membership.applied(change)
             self._note_attention()
+        self.wake()
+
+    def failure_raised(self) -> None:
+        """The caller hears of the failure. It is final, unless no broker was reached so far: these may only
+        start later, and the next read looks again.
+        """
+        with self._lock:
+            failure = self._membership.failure
+            if not self._router.snapshot.brokers and failure is not None and _passes(failure):
+                self._membership.failure = None
+                self._note_attention()
         self.wake()
 
     def identity(self) -> Identity | None:
@@ -220,7 +231,8 @@ class MembershipThread:
         try:
             metadata = self._router.metadata(wanted, refresh=True, deadline=limit)
         except KafkaError as error:
-            # Only a cluster that never answered is given up: brokers come back, or the session ends.
+            # Only where the cluster has not answered yet the caller hears of it: brokers come back, or the
+            # session ends.
             passing = _passes(error) and not first
             if periodic and passing:
                 # The membership does not wait for it: its heartbeats are due meanwhile.
@@ -243,7 +255,10 @@ class MembershipThread:
                 {topic.topic_id: name for name, topic in known.items() if topic.topic_id is not None},
                 now,
             )
-        self._say_unknown(subscribed - known.keys())
+        if subscribed:
+            self._say_unknown(subscribed - known.keys())
+        else:
+            self._say_no_match()
         unknown = not subscribed or not subscribed <= known.keys()
         age_s = self._router.config.metadata_max_age_ms / 1000
         self._look_at = now + (min(UNKNOWN_LOOK_S, age_s) if unknown else age_s)
@@ -257,6 +272,17 @@ class MembershipThread:
                 topics_named(new), self._membership.rules.group_id,
             )  # fmt: skip
         self._unknown = unknown
+
+    def _say_no_match(self) -> None:
+        """Once, as `_say_unknown`."""
+        pattern = str(self._subscription)
+        if pattern not in self._unknown:
+            _LOG.warning(
+                "No topic of the cluster matches (a whole name has to): group %s reads no %s until one is "
+                "created",
+                self._membership.rules.group_id, pattern,
+            )  # fmt: skip
+        self._unknown = frozenset([pattern])
 
     def _refusal(self, metadata: ClusterMetadata) -> KafkaError | None:
         """The error for a topic in the subscription that this consumer may not read; a topic that only

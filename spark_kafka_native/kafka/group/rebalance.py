@@ -85,6 +85,7 @@ class Rebalance:
             if (failure := self._member.membership.failure) is not None:
                 if (change := self._member.begin()) is not None:
                     self._lose(change)
+                self._member.failure_raised()
                 raise own_copy(failure)
             change = self._member.begin()
             if change is None:

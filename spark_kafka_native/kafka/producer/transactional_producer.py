@@ -208,27 +208,28 @@ class TransactionalProducer(Producer):
         what it handed out (`CommitFailedError`), and are committed with their leader epochs (KIP-320). In any
         other case neither is done: the coordinator looks at the member and its generation only. Raises
         `TransactionAbortableError` (the member was fenced, an ACL is missing), `TransactionFatalError`,
-        `DeadlineExceededError`; the transaction can only be aborted then.
+        `DeadlineExceededError`; the transaction can only be aborted then, as after a `TypeError` or a
+        ValueError for an offset that is none.
         """
         member = GroupMembership(group_id=group) if isinstance(group, str) else group
-        positions = {
-            tp: replace(one, offset=checked_offset(one.offset))
-            if isinstance(one, OffsetToCommit)
-            else OffsetToCommit(offset=checked_offset(one))
-            for tp, one in offsets.items()
-        }
         self._check_caller("send_offsets()")
         deadline = self._deadline(timeout)
         with self._holding(self._calls, "send_offsets", deadline):
             self._require_open("send_offsets")
+            try:  # without the offsets its records must not count
+                positions = {
+                    TopicPartition(*tp): replace(one, offset=checked_offset(one.offset))
+                    if isinstance(one, OffsetToCommit)
+                    else OffsetToCommit(offset=checked_offset(one))
+                    for tp, one in offsets.items()
+                }
+                given = {tp: one.offset for tp, one in positions.items()}
+                member.check(given)
+            except BaseException as error:
+                self._transaction.failed(as_kafka_error(error))
+                raise
             if not positions:
                 return
-            given = {tp: one.offset for tp, one in positions.items()}
-            try:
-                member.check(given)
-            except KafkaError as error:
-                self._transaction.failed(error)
-                raise
             for tp, epoch in member.leader_epochs(given).items():
                 if positions[tp].leader_epoch < 0:
                     positions[tp] = replace(positions[tp], leader_epoch=epoch)

@@ -656,6 +656,24 @@ def test_a_coordinator_that_has_moved_is_looked_up_again(cluster: ScriptedCluste
     assert len(asked(cluster, FindCoordinatorRequest)) == 3
 
 
+def test_groups_that_were_refused_are_named_by_the_error_that_ends_the_call(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    codes = {"full": ErrorCode.NON_EMPTY_GROUP, "late": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+
+    def delete(request: DeleteGroupsRequest, _version: int) -> DeleteGroupsResponse:
+        results = [
+            DeletableGroupResult(group_id=name, error_code=codes[name]) for name in request.groups_names
+        ]
+        return DeleteGroupsResponse(throttle_time_ms=0, results=results)
+
+    answer_all(cluster, DeleteGroupsRequest, delete)
+    with pytest.raises(DeadlineExceededError, match="deleting group late") as caught:
+        admin.delete_groups(["full", "late"], 0.3)
+    (note,) = caught.value.__notes__
+    assert note.startswith("also refused: deleting group full: NON_EMPTY_GROUP")
+
+
 def test_a_broker_that_has_just_started_is_asked_for_its_configs(
     cluster: ScriptedCluster, admin: Admin
 ) -> None:
@@ -847,6 +865,13 @@ def test_a_broker_that_lists_no_groups_for_now_or_for_good_is_not_one_without_an
     cluster[2].on(ListGroupsRequest, replace(nothing, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
     with pytest.raises(BrokerError, match="groups of broker 2: CLUSTER_AUTHORIZATION_FAILED"):
         admin.list_groups()
+
+
+def test_a_transactional_id_that_moves_meanwhile_is_listed_once() -> None:
+    state = {"transactional_id": "t", "producer_id": 7, "transaction_state": "Ongoing"}
+    with MockBroker(2) as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.on("ListTransactions", times=None).reply({"transaction_states": [state]})
+        assert [one.transactional_id for one in admin.list_transactions()] == ["t"]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from spark_kafka_native.kafka.config.client_config import (
 from spark_kafka_native.kafka.config.properties import Properties, property_field
 from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.config.secret import Secret
+from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import Acks, IsolationLevel, OffsetAt
 
@@ -461,6 +462,18 @@ def test_an_unknown_property_is_named_with_the_nearest() -> None:
         warnings.simplefilter("error")
         # Users share one dict between a producer and a consumer; that is fine.
         configs_from({"bootstrap.servers": "a", "group.id": "g", "check.crcs": "true"}, {}, ProducerConfig)
+
+
+def test_a_consumer_refuses_a_group_that_it_would_not_be_in() -> None:
+    """It would commit nothing, and all records would be read again by the next one."""
+    with pytest.raises(ConfigError, match=r"group\.id: a Consumer is in no group.*Use GroupConsumer"):
+        Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "billing"}, "a")
+
+
+@pytest.mark.parametrize("name", ["partitioner", "partitioner.class"])
+def test_librdkafkas_name_of_the_partitioner_counts(name: str) -> None:
+    _, producer = configs_from({"bootstrap.servers": "a", name: "consistent_random"}, {}, ProducerConfig)
+    assert producer.partitioner == "consistent_random"
 
 
 @pytest.mark.parametrize("own", [ProducerConfig, ConsumerConfig])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -99,6 +100,25 @@ def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPa
         for _ in range(2):
             with pytest.raises(UnreachableError, match="localhost:1"):
                 consumer.read(WITHIN_S)
+
+
+def test_brokers_that_start_later_are_found_by_a_later_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read raised the same error, for as long as the process ran."""
+    monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 100)
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        cluster.logs[A0].append([b"one"])
+        ScriptedGroup(cluster, [A0])
+        cluster[1].stop()
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g", retry_backoff_ms=5) as consumer:
+            with pytest.raises(UnreachableError):
+                consumer.read(WITHIN_S)
+            cluster[1].start()
+            until, record = Deadline.after_ms(WITHIN_S * 1_000), None
+            while record is None and not until.expired:
+                with suppress(UnreachableError):  # a look that had begun before
+                    record = consumer.fetch_record(1)
+            assert record is not None
 
 
 @pytest.mark.parametrize("refuses", ["the topic", "the group"])

@@ -175,7 +175,9 @@ def test_partitions_are_given_up_while_a_heartbeat_has_no_response() -> None:
     assert membership.begin() == Change(revoked=frozenset({A0}))
 
 
-@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND]
+)
 def test_who_is_fenced_has_lost_everything_and_joins_anew(code: ErrorCode) -> None:
     membership = owning(0)
     name = membership.member_id

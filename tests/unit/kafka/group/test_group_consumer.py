@@ -561,8 +561,17 @@ def test_all_records_of_a_poll_can_be_committed_by_name(make: Make) -> None:
     found = asked(consumer)
     prefetch(consumer, A0, B0)
     prefetch(consumer, A0, start=3)
-    consumer.commit(*consumer.poll(60))
-    assert found == [{A0: 6, B0: 3}]
+    records = consumer.poll(60)
+    consumer.commit([])
+    consumer.commit_async([]).result(60)
+    assert found == [{}, {}], "done with none of them is not done with all"
+    assert consumer.offsets_to_commit([]) == {}
+    consumer.commit(records[:1], records[1], *records[2:])
+    assert found[2:] == [{A0: 6, B0: 3}]
+    with pytest.raises(TypeError, match="commit\\(offsets="):
+        consumer.commit({A0: 1})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="records that were read, not 5"):
+        consumer.commit([5])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "given back"])

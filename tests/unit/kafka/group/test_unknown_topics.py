@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 
 import pytest
@@ -40,6 +41,26 @@ def test_a_group_says_once_which_topic_nobody_knows(caplog: pytest.LogCaptureFix
     assert warnings(caplog) == [
         "No broker knows the topic ordres (is the name right?): "
         "group g reads nothing of it until it is created"
+    ]
+
+
+def test_a_group_says_once_that_no_topic_matches(caplog: pytest.LogCaptureFixture) -> None:
+    """Other clients take a pattern for the beginning of a name."""
+    with ScriptedCluster(1) as cluster:
+        cluster.create("orders-eu")
+        ScriptedGroup(cluster, [TopicPartition("orders-eu", 0)])
+        with GroupConsumer(
+            cluster.bootstrap_servers, re.compile("^orders-"), "g", metadata_max_age_ms=20
+        ) as consumer:
+            until = Deadline.after_ms(WITHIN_S * 1000)
+            while len(cluster[1].asked) < 5 and not until.expired:
+                assert consumer.fetch_record(0.01) is None
+            consumer.subscribe(re.compile("^orders-.*"))
+            while not consumer.assignment and not until.expired:
+                assert consumer.fetch_record(0.01) is None
+    assert warnings(caplog) == [
+        "No topic of the cluster matches (a whole name has to): "
+        "group g reads no topics like '^orders-' until one is created"
     ]
 
 

@@ -798,12 +798,17 @@ def test_offsets_are_whole_numbers_and_those_of_numpy_are_taken(
     cluster: TransactionCluster, version: int
 ) -> None:
     with producing(cluster, version) as producer:
-        producer.begin()
         for offset, error in ((-1, ValueError), (1.0, TypeError), (True, TypeError), ("1", TypeError)):
             for given in (offset, OffsetToCommit(offset=offset)):  # type: ignore[arg-type]
+                producer.begin()
                 with pytest.raises(error):
                     producer.send_offsets({TP: given}, "g")  # type: ignore[dict-item]
-        producer.send_offsets({TP: np.int64(5)}, "g")  # type: ignore[dict-item]
+                # Its records would count without the offsets, and be written once more.
+                with pytest.raises(TransactionAbortableError):
+                    producer.commit()
+                producer.abort()
+        producer.begin()
+        producer.send_offsets({tuple(TP): np.int64(5)}, "g")  # type: ignore[dict-item]
         producer.commit()
     (sent,) = cluster[1].requests(TxnOffsetCommitRequest)
     assert [one.committed_offset for one in sent.topics[0].partitions] == [5]
