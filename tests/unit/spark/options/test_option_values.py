@@ -4,7 +4,7 @@ import pytest
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.spark.options.option import Scope
+from spark_kafka_native.spark.options.option import OptionType, Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.options.table import OPTIONS
 
@@ -40,6 +40,38 @@ def test_bounds_are_allowed_and_units_have_any_case():
     given = {"minPartitions": str(2**31 - 1), "maxTriggerDelay": " 2 H ", "transactionTimeout": "1S"}
     values = OptionValues.parse(given, Scope.STREAM)
     assert [values.value(name) for name in given] == [2**31 - 1, 7_200_000, 1_000]
+
+
+LARGEST = {
+    "minPartitions": 2**31 - 1,
+    "maxPartitions": 2**31 - 1,
+    "value.inferRecords": 100_000,
+    "key.inferRecords": 100_000,
+    "kafkaConsumer.pollTimeoutMs": 2**31 - 1,
+    "fetchOffset.numRetries": 1_000,
+    "fetchOffset.retryIntervalMs": 2**31 - 1,
+    "createTopics.partitions": 100_000,
+    "createTopics.replicationFactor": 2**15 - 1,
+    "transactionTimeout": 2**31 - 1,
+}
+"""Of the others it is the largest number of 64 bits."""
+DAYS = (2**63 - 1) // 86_400_000
+"""A number alone has at most 15 digits where it is a time span."""
+
+
+@pytest.mark.parametrize(
+    "option",
+    [option for option in OPTIONS if option.type in (OptionType.INT, OptionType.DURATION)],
+    ids=lambda option: option.name,
+)
+def test_the_largest_number_is_read_and_the_next_one_refused(option):
+    if option.type is OptionType.INT or option.name in LARGEST:
+        largest, unit = LARGEST.get(option.name, 2**63 - 1), ""
+    else:
+        largest, unit = DAYS, "d"
+    assert option.parse(f"{largest}{unit}") == largest * (86_400_000 if unit else 1)
+    with pytest.raises(ConfigError, match=rf"^{option.name} must be between .* not "):
+        option.parse(f"{largest + 1}{unit}")
 
 
 @pytest.mark.parametrize(("text", "value"), [("True", True), (" TRUE ", True), ("False", False)])
