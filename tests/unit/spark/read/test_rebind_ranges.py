@@ -98,14 +98,14 @@ def test_all_ranges_of_a_recreated_topic_move_and_the_others_stay(cluster, route
     left = [
         bound(T0, 20, 50, end=Latest(), topic_id=former.hex),
         bound(T1, 20, 50, end=Latest(), topic_id=former.hex).advanced(30),
-        bound(U0, 20, 50, end=Latest(), topic_id=cluster.topic_ids["u"].hex),
+        bound(U0, 20, 50, end=Latest(), topic_id=cluster.topic_ids["u"].hex).advanced(40),
     ]
     error = TopicRecreatedError("t", str(former), str(current))
     assert rebind_ranges(router, left, error, LEVEL) == Binding(ranges=tuple(left))
     cluster.topic_ids["t"] = current
     cluster.logs[T0].log_start_offset = cluster.logs[T1].log_start_offset = 0
     found = rebind_ranges(router, left, error, LEVEL)
-    assert spans(found) == [("t-0", 0, 50), ("t-1", 0, 50), ("u-0", 20, 50)]
+    assert spans(found) == [("t-0", 0, 50), ("t-1", 0, 50), ("u-0", 40, 50)]
     assert [one.topic_id for one in found.ranges] == [current, current, cluster.topic_ids["u"]]
     (loss,) = found.losses
     assert (loss.topic_partition, loss.from_offset, loss.lost, loss.cause) == (T1, 30, 20, error)
