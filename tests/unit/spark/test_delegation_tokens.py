@@ -637,6 +637,53 @@ def test_a_commit_that_fails_leaves_the_drivers_login_for_the_abort(
     assert not [file for file in session.iterdir() if "pad" in file.name]
 
 
+@pytest.mark.usefixtures("reached")
+def test_a_batch_commit_that_fails_leaves_token_and_login_for_the_abort(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NetworkError("no answer")
+
+    used = []
+    job = AtomicWrite(transactional_id="p", transaction_timeout_ms=1)
+    monkeypatch.setattr(KafkaBatchWriter, "_prepare", lambda _: job)
+    monkeypatch.setattr(atomic_write, "commit_atomic", fail)
+    monkeypatch.setattr(
+        atomic_write, "abort_atomic", lambda _, __, options: used.append((options.client, [*cluster.alive]))
+    )
+    given = SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+    writer = KafkaBatchWriter(OptionValues.parse(given, Scope.WRITE), ROWS, overwrite=False)
+    with pytest.raises(NetworkError):
+        on_the_driver(writer).commit([])
+    on_the_driver(writer).abort([])
+    assert used == [(client(), ["t1"])]
+    assert cluster.alive == {}
+    assert not [file for file in session.iterdir() if "pad" in file.name]
+
+
+@pytest.mark.usefixtures("reached")
+def test_an_abort_that_fails_leaves_no_login(
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise NetworkError("no answer")
+
+    job = AtomicWrite(transactional_id="p", transaction_timeout_ms=1)
+    monkeypatch.setattr(KafkaBatchWriter, "_prepare", lambda _: job)
+    monkeypatch.setattr(atomic_write, "abort_atomic", fail)
+    monkeypatch.setattr(stream_commit, "abort_transactions", fail)
+    given = SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+    values = OptionValues.parse(given, Scope.WRITE)
+    writer = KafkaBatchWriter(values, ROWS, overwrite=False)
+    with pytest.raises(NetworkError):
+        on_the_driver(writer).abort([None])
+    assert cluster.alive == {}
+    stream_writer = KafkaStreamWriter(values, ROWS)
+    with pytest.raises(NetworkError):
+        on_the_driver(stream_writer).abort([None], 0)
+    assert not [file for file in session.iterdir() if "pad" in file.name]
+
+
 def test_a_stream_without_transactions_keeps_no_half(cluster: Cluster, session: Path) -> None:
     KafkaStreamWriter(OptionValues.parse(SCRAM | {"topic": "t"}, Scope.WRITE), ROWS)
     assert not [file for file in session.iterdir() if "pad" in file.name]
