@@ -12,7 +12,7 @@ from spark_kafka_native.testing import run_java
 NAMES = (
     "a", "A", "b", "B", "-", "_", ".", "_d", "-z", "a-b", "ab", "aB", "abc", "aa", "aaa", "9", "0", "z", "Z",
     "U", "h", "R", "orders-1", "eu.orders", "EU_ORDERS", "x-0", "a1", "a11", "1.2", "P", "Q", "E", "k", "__a",
-    "A.b-C_9",
+    "A.b-C_9", "aA",
 )  # fmt: skip
 
 SUPPORTED = r"""
@@ -37,6 +37,7 @@ a]                [\]a]             [\[a]               .                    \S 
 [\D&&\W]          [\s\S]            \X                  (?:a|b)(?<x>b)       [A-z]          [.-_]
 [a-a]             (?i)\^            [\x{0}-\x{10FFFF}]  ^(?<x>a)()()()()()()()()(a)\10$
 [a-z&&[^b]&&[^k]] [^a-z&&[^b]&&[^k]] [a-z&&[^b]&&[^k]&&[^z]]
+(?i)(a)\1$        (?i)(?<x>a)\k<x>$   (a)\1$           (?<x>a)\k<x>$
 """
 
 REFUSED = r"""
