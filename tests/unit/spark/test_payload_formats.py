@@ -323,6 +323,7 @@ class Wrapped(UserDefinedType):
         Wrapped(),
         ArrayType(VariantType()),
         MapType(StringType(), StructType().add("x", VariantType())),
+        MapType(Wrapped(), StringType()),
     ],
 )
 def test_bytes_of_sparks_own_are_no_values(kind: DataType) -> None:
@@ -580,6 +581,11 @@ def test_columns_with_a_prefix_are_written_without_it() -> None:
         (StructType().add("value", "integer"), {}, "value.format=json: JSON needs a struct, not int32"),
         (StructType().add("key", "string"), {}, "Required attribute 'value' not found"),
         (json_column(), {"value_layout": "columns"}, "there is a column `value` too"),
+        (
+            json_column().add("v_id", "integer"),
+            {"value_layout": "columns", "value_prefix": "v_"},
+            "there is a column `value` too",
+        ),
         (
             StructType().add("KEY", "string").add("a", "integer"),
             {"value_layout": "columns"},
