@@ -22,6 +22,7 @@ SUPPORTED = r"""
 [\d-z]            [\w-.]            [a-z&&[^b]]         [a[b]]               []a]           [^]a]
 [^\d-z]           [[:alpha:]]       [a-d[m-p]&&[^bc]]   [^a[b]]              [^a-z&&[^b]]   [a-z&&b-y&&[^k]]
 [a&b]             [a-]              [-a]                [a-[b]]              [--9]          [^a&&[ab]]
+[#-&&[a-z]]      [!-&&[^b]]         [a-c-&&[b-]]
 \x{41}            \x41              \u0041              \cA                  [\x2d\x2e]     [a-\x7a]
 \Aa               b\Z               b\z                 ^a$                  \b1            \Ba
 x*+               (?>a)b            a{2}                a{2,}                a{1,2}?        a++b
@@ -43,7 +44,7 @@ a]                [\]a]             [\[a]               .                    \S 
 REFUSED = r"""
 [a-\d]   (?P<x>a)  (?(1)a)  (?#c)a  [z-a]  \Ea  a{,3}  a{2  {a}  \8(a)  [\b]  \y  (?<_n>a)  [a  (a  a)  \x  \0
 \p{Greek} [\R] *a (?x)a (?i)\p{Lower} [a&&] [&&a] (?<=a+)b \N{DIGIT\u0020ONE} \b{g} a**
-[a&&&&b] [a-\Qc\E]
+[a&&&&b] [a-\Qc\E] [a-&&[a-]]
 """
 
 ORACLE = """

@@ -58,7 +58,9 @@ WARM_ROUTERS = 8
 LEAST_SHARE = 8
 """Known brokers are asked until this part of the time for all of them is left."""
 NEXT_AFTER_MS = 3_000
-"""A live connection that takes longer for a look-up does not keep the next one from being asked, too."""
+"""A connection that takes longer for a look-up does not keep the next one from being asked, too."""
+MAX_IN_TURN = 3
+"""Where this number of live connections take longer, all others are asked at once."""
 LOOK_MS = 50
 """How soon an answer is noticed that another thread reads, where several are waited for."""
 SHOWN_CHANGES = 5
@@ -256,34 +258,43 @@ class Router:
 
     def _ask(self, request: Request[R], deadline: Deadline, next_after_ms: float) -> R:
         failures: list[KafkaError] = []
-        # A random one of the idle connections: always the same one might be the broker that lags behind.
-        # Those of a channel come late: a heartbeat must not wait behind an answer that takes long. Last those
-        # without room in the socket: they may be dead, and a quota ends.
-        live = sorted(
-            self._brokers.live(),
-            key=lambda c: (c.has_unwritten, c.muted_ms, c.channel != "", c.in_flight, random.random()),
-        )
         with _Asked[R](deadline, failures) as asked:
-            for i, connection in enumerate(live, 1):
-                # To write would wait, for the quota or for room: meanwhile an answer may come.
-                waits_ms = math.inf if connection.has_unwritten else connection.muted_ms
-                if waits_ms and (answer := asked.first(waits_ms)) is not None:
+            for before_ms, connect, at_once in self._in_turn(deadline):
+                if before_ms and (answer := asked.first(before_ms)) is not None:
                     return answer
-                asked.ask(connection, request)
-                answer = asked.first(next_after_ms if i < len(live) else math.inf)
-                if answer is not None:
+                asked.ask(connect, request)
+                is_followed = at_once and math.isfinite(next_after_ms)
+                if (answer := asked.first(0 if is_followed else next_after_ms)) is not None:
                     return answer
-        for connect in self._ways(deadline):
-            if deadline.expired:
-                break
-            with _noted(failures):
-                return connect().send(request, deadline=deadline)
+            if (answer := asked.first(math.inf)) is not None:
+                return answer
         if len(failures) == 1:
             raise failures[0]
         causes = "; ".join(dict.fromkeys(str(error) for error in failures)) or "no time was left"
         is_retriable = any(isinstance(error, NetworkError) for error in failures)
         kind = NetworkError if is_retriable else kind_of(failures)
         raise joined(kind, f"no broker answered {request.api_name()}: {causes}", failures)
+
+    def _in_turn(self, deadline: Deadline) -> Iterator[tuple[float, Callable[[], Connection], bool]]:
+        """The connections to ask: how long the others are waited for before, and whether the next one is
+        asked at once.
+        """
+        # A random one of the idle connections: always the same one might be the broker that lags behind.
+        # Those of a channel come last: a heartbeat must not wait behind an answer that takes long.
+        live = sorted(
+            self._brokers.live(), key=lambda c: (c.muted_ms, c.channel != "", c.in_flight, random.random())
+        )
+        # With a long quota, or a full socket, a broker takes the request late, and may be dead.
+        ready = [one for one in live if not one.has_unwritten and one.muted_ms < NEXT_AFTER_MS]
+        for i, connection in enumerate(ready, 1):
+            # Where several are silent all may be, and time has to be left to connect to others.
+            yield connection.muted_ms, lambda one=connection: one, MAX_IN_TURN < i < len(ready)  # type: ignore[misc]
+        for connect in self._ways(deadline):
+            yield 0.0, connect, False
+        for connection in live:
+            if connection not in ready:
+                before_ms = math.inf if connection.has_unwritten else connection.muted_ms
+                yield before_ms, lambda one=connection: one, False  # type: ignore[misc]
 
     def retry(
         self,
@@ -379,14 +390,15 @@ class Router:
         )
 
     def _ways(self, deadline: Deadline) -> Iterable[Callable[[], Connection]]:
-        """The connections that have to be made first."""
+        """The connections that have to be made first: a live one, and its broker, has been asked."""
         # To connect, at most half of the rest of the time, so that brokers that are gone leave some for the
         # bootstrap servers. Those that did not answer before are asked last, and those for which little
         # time is left next time: they must not count as unreachable after a moment.
         whole_ms = deadline.remaining_ms / 2
         known = deadline.within_ms(whole_ms)
+        live = {one.address for one in self._brokers.live()}
         brokers = sorted(
-            self._metadata.brokers.values(),
+            (one for one in self._metadata.brokers.values() if f"{one.host}:{one.port}" not in live),
             key=lambda broker: 0.0 if self.outage(broker.node_id) is None else 1.0 + random.random(),
         )
         for broker in brokers:
@@ -423,11 +435,11 @@ class _Asked(Generic[R]):
         for pending in self._pendings:
             pending.abandon()
 
-    def ask(self, connection: Connection, request: Request[R]) -> None:
-        """Send ``request`` on ``connection``."""
+    def ask(self, connect: Callable[[], Connection], request: Request[R]) -> None:
+        """Send ``request`` on the connection that ``connect`` returns."""
         if not self._deadline.expired:
             with _noted(self._failures):
-                self._pendings.append(connection.submit(request, deadline=self._deadline))
+                self._pendings.append(connect().submit(request, deadline=self._deadline))
 
     def first(self, timeout_ms: float) -> R | None:
         """The first answer within ``timeout_ms``; None if there is none, at once if all have failed.

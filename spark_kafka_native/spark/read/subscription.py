@@ -371,7 +371,7 @@ class _Translation:
         first = self._class_char()
         if not isinstance(first, str):
             return first
-        if not self._sees("-") or self._sees("-]") or self._sees("-[") or self._sees("-&&"):
+        if not self._sees("-") or self._sees("-]") or self._sees("-["):
             return self._folded(first)
         self._at += 1
         last = self._class_char()

@@ -103,6 +103,8 @@ class StreamOffset:
                 raise _unexpected(offset, f"{name!r} is unknown here: a newer version wrote it")
             else:
                 positions |= _parse_positions(offset, name, partitions)
+        if not positions and "start" not in named and not named["gone"]:  # SPARK-41375: the JVM connector's
+            raise _unexpected(offset, "it has no partitions, and each would be read again from its beginning")
         return cls(
             positions=positions,
             topic_ids=topic_ids,

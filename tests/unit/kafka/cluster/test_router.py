@@ -337,7 +337,7 @@ def test_a_dead_broker_does_not_keep_metadata_from_coming(cluster: ScriptedClust
 
 @pytest.fixture
 def in_turn(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Router]:
-    """Connected to brokers 1, 2 and 3, which are asked in this order, 30 ms apart."""
+    """Connected to brokers 1, 2 and 3, which are asked in this order, 30 ms apart, and to no others."""
     router = Router(config(cluster[1].address))
     router.metadata()
     for node_id in cluster.brokers:
@@ -347,6 +347,7 @@ def in_turn(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
     order = {broker.address: node_id for node_id, broker in cluster.brokers.items()}
     monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 30)
     monkeypatch.setattr(router_module.random, "random", lambda: 0.5)
+    monkeypatch.setattr(router, "_ways", lambda _deadline: ())
     yield router
     router.close()
 
@@ -380,6 +381,30 @@ def test_the_first_answer_counts_also_that_of_a_slow_broker(
         cluster[node_id].on(MetadataRequest, Silence)
     assert in_turn.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "late"
     assert in_flight(in_turn) == [0, 1, 1]
+
+
+def test_where_all_connections_are_silent_another_is_made(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a router of the network has lost its state, say. With a dozen brokers each look-up ended in vain,
+    and records failed, while the bootstrap servers could be reached.
+    """
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    for node_id in cluster.brokers:
+        router.connection(node_id)
+        router.connection(node_id, channel="fetch")
+    monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 30)
+    silent = router._brokers.live()
+    waited: list[float] = []
+    for connection in silent:
+        monkeypatch.setattr(connection._transport, "write", lambda buffers: buffers.clear() or True)
+    first = router_module._Asked.first
+    monkeypatch.setattr(router_module._Asked, "first", lambda one, ms: waited.append(ms) or first(one, ms))
+    assert router.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "mock"
+    assert waited == [30, 30, 30, 0, 0, 30, 30]
+    assert not any(one.closed for one in silent)
+    router.close()
 
 
 def test_a_failure_of_one_leaves_the_others_asked(in_turn: Router, cluster: ScriptedCluster) -> None:
