@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..kafka.errors import BrokerError, KafkaError
 from ..kafka.model import OffsetAt, TopicPartition
+from ..spark.write.commit_markers import is_marker
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
@@ -100,8 +101,9 @@ def _look_at_group(
 ) -> None:
     name = group.group_id
     offsets = admin.group_offsets(name, timeout_s)
-    committed = {tp: one.offset for tp, one in offsets.items() if tp in moment.ends}
-    if only_these and not committed:
+    read = {tp: one.offset for tp, one in offsets.items() if not is_marker(one)}
+    committed = {tp: offset for tp, offset in read.items() if tp in moment.ends}
+    if (only_these and not committed) or (offsets and not read):  # markers have no lag
         return
     moment.groups[name], moment.states[name] = committed, group.state
     is_empty = group.state == "Empty"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..kafka.error_code import ErrorCode
 from ..kafka.errors import BrokerError, KafkaError
+from ..spark.write.commit_markers import is_marker
 from .options import add_connection_options, add_json_option, connect, wrong_usage
 from .output import act_on_each, note, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
+    from ..kafka.model import OffsetToCommit, TopicPartition
 
 _STATES = (
     "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty",
@@ -36,6 +39,11 @@ def add_command(commands: Any) -> None:
     what.add_argument("--members", action="store_true", help="members and their partitions")
     what.add_argument("--delete", action="store_true", help="delete the named groups and their offsets")
     parser.add_argument(
+        "--markers",
+        action="store_true",
+        help="with --delete: also groups of exactly-once writes, which hold their markers",
+    )
+    parser.add_argument(
         "--state", action="append", type=_state, default=[], metavar="STATE",
         help=f"only those in this state; repeatable: {', '.join(_STATES)}",
     )  # fmt: skip
@@ -52,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.delete:
             names = dict.fromkeys(arguments.names)
             return act_on_each(
-                names, lambda name: admin.delete_groups([name]), "deleted", as_json=arguments.json
+                names, lambda name: _delete(admin, name, arguments), "deleted", as_json=arguments.json
             )
         if arguments.lag:
             return _lag(admin, arguments)
@@ -60,6 +68,21 @@ def run(arguments: argparse.Namespace) -> int:
             return _members(admin, arguments)
         _list(admin, arguments)
     return 0
+
+
+def _delete(admin: Admin, name: str, arguments: argparse.Namespace) -> None:
+    if not arguments.markers:
+        check_no_markers(name, admin.group_offsets(name), "if that is gone for good, add --markers")
+    admin.delete_groups([name])
+
+
+def check_no_markers(name: str, offsets: Mapping[TopicPartition, OffsetToCommit], advice: str) -> None:
+    """Raise `KafkaError` if group ``name`` is that of an exactly-once write."""
+    if any(is_marker(one) for one in offsets.values()):
+        raise KafkaError(
+            f"group {name} reads nothing: its offsets are markers of an exactly-once write, or of dead "
+            f"letters. Without them records that are committed may be written again; {advice}"
+        )
 
 
 def _state(text: str) -> str:
@@ -104,6 +127,8 @@ def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
     problems: list[KafkaError] = []
     for name in _names(admin, arguments):
         try:
+            if not arguments.names and any(is_marker(one) for one in admin.group_offsets(name).values()):
+                continue
             lag = admin.group_lag(name)
         except KafkaError as error:
             problems.append(error)

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..kafka.model import TopicPartition
+from .groups import check_no_markers
 from .offsets import OFFSET_SPECS, OffsetSpec, parse_offset_spec, resolve_offset_spec
 from .options import add_connection_options, add_json_option, connect, number, partitions_of, wrong_usage
 from .output import note, print_rows
@@ -54,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.partition and not arguments.topic:
         wrong_usage(arguments, "--partition: of which topic? Give --topic, too")
     with connect(arguments) as admin:
-        before = {tp: at.offset for tp, at in admin.group_offsets(arguments.group).items()}
+        committed = admin.group_offsets(arguments.group)
+        check_no_markers(arguments.group, committed, "they can't be moved")
+        before = {tp: at.offset for tp, at in committed.items()}
         wanted = _wanted(admin, arguments, before)
         if not wanted:
             note(f"Group {arguments.group} has committed no offsets: name its topics with --topic.")

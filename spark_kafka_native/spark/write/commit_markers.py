@@ -74,6 +74,17 @@ class CommitMarker:
         return max(read_all(found, group_id, cls.from_json), key=lambda one: one.batch_id, default=None)
 
 
+def is_marker(offset: OffsetToCommit) -> bool:
+    """True for the offset of a marker, an intent, or a marker of dead letters: the position of no reader."""
+    if not offset.metadata.startswith("{"):
+        return False
+    try:
+        found = json.loads(offset.metadata)
+    except UNREADABLE:
+        return False
+    return any(keys <= found.keys() for keys in ({"rows", "hash"}, {"tasks", "hash"}, {"range", "topic_id"}))
+
+
 def read_all(
     found: Mapping[TopicPartition, OffsetToCommit], group_id: str, of: Callable[[int, dict[str, Any]], M]
 ) -> list[M]:

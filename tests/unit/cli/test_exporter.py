@@ -26,7 +26,7 @@ from spark_kafka_native.kafka import Admin, GroupConsumer
 from spark_kafka_native.kafka.cluster.router import CoordinatorKey
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.testing import MockBroker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -129,7 +129,7 @@ def test_a_group_whose_members_may_not_be_described_has_its_lag() -> None:
 
     class Refusing:
         def group_offsets(self, _name: str, _timeout: float) -> dict[TopicPartition, Any]:
-            return {tp: SimpleNamespace(offset=3)}
+            return {tp: OffsetToCommit(offset=3)}
 
         def describe_groups(self, names: list[str], _timeout: float) -> Any:
             raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, names[0])

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 
+from spark_kafka_native.cli.cluster_moment import look_at_cluster
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka import Admin, BrokerError, TopicPartition
+from spark_kafka_native.kafka import Admin, BrokerError, TopicPartition, TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.spark.write.commit_markers import CommitMarker
 from spark_kafka_native.testing import MockBroker, MockRequest
 
 
@@ -125,6 +127,40 @@ def test_a_state_of_transactions_that_brokers_do_not_know_is_wrong_usage(
     with pytest.raises(SystemExit, match="2"):
         main(["transactions", "list", "--state", "Dead", "-b", broker.bootstrap_servers])
     assert "there is no state Dead" in capsys.readouterr().err
+
+
+def commit_marker(broker: MockBroker, group: str) -> None:
+    marker = CommitMarker(batch_id=7, rows=3, hash=5).offset()
+    with TransactionalProducer(broker.bootstrap_servers, "task") as producer, producer.transaction():
+        producer.send_offsets({TopicPartition("orders", 0): marker}, group)
+
+
+def test_groups_of_markers_have_no_lag(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each task of an exactly-once query looked like a consumer that hangs."""
+    commit_marker(broker, "query-0")
+    assert main(["groups", "--lag", "--json", "-b", broker.bootstrap_servers]) == 0
+    assert [row["group"] for row in json.loads(capsys.readouterr().out)] == ["one", "three", "two"]
+    assert main(["groups", "query-0", "--lag", "--json", "-b", broker.bootstrap_servers]) == 0
+    assert [row["committed"] for row in json.loads(capsys.readouterr().out)] == [7]
+    with Admin(broker.bootstrap_servers) as admin:
+        assert sorted(look_at_cluster(admin, []).groups) == ["one", "three", "two"]
+
+
+def test_groups_of_markers_are_changed_only_where_that_is_asked_for(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without them records that are committed are written again."""
+    commit_marker(broker, "query-0")
+    delete = ["groups", "query-0", "--delete", "-b", broker.bootstrap_servers]
+    reset = ["reset", "query-0", "--to", "earliest", "--execute", "-b", broker.bootstrap_servers]
+    for command, advice in ((delete, "add --markers"), (reset, "can't be moved")):
+        assert main(command) == 1
+        assert advice in capsys.readouterr().err
+    assert broker.committed("query-0") == {TopicPartition("orders", 0): 7}
+    assert not broker.asked("DeleteGroups")
+    broker.on("DeleteGroups").reply({"results": [{"group_id": "query-0"}]})
+    assert main([*delete, "--markers"]) == 0
+    assert len(broker.asked("DeleteGroups")) == 1
 
 
 def test_groups_that_are_named_are_deleted_and_no_others(

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafka_native.spark.write.commit_markers import BatchIntent
+from spark_kafka_native.kafka.model import OffsetToCommit
+from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, is_marker
 
 INTENT = BatchIntent(batch_id=7, tasks=3, hash=2**64 - 2, change=1)
 
@@ -32,3 +33,21 @@ def test_intents_are_alike_where_the_same_rows_are_in_the_same_tasks() -> None:
 )
 def test_intents_of_one_micro_batch_are_counted(before: BatchIntent | None, change: int) -> None:
     assert replace(INTENT, change=9).follows(before) == replace(INTENT, change=change)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "is_one"),
+    [
+        (INTENT.offset().metadata, True),
+        (CommitMarker(batch_id=7, rows=3, hash=5).offset().metadata, True),
+        (json.dumps({"range": "[0, 5)", "topic_id": None}), True),
+        ("", False),
+        ("{", False),
+        ("[1]", False),
+        ('{"rows": 3}', False),
+        ('{"owner": "billing"}', False),
+    ],
+)
+def test_a_marker_is_not_the_position_of_a_reader(metadata: str, is_one: bool) -> None:
+    """Tools would show it as a group that hangs."""
+    assert is_marker(OffsetToCommit(offset=7, metadata=metadata)) is is_one
