@@ -266,15 +266,27 @@ def test_one_thread_asks_for_a_producer_id_and_another_when_its_epochs_are_used_
     assert producer_id.current == ProducerIdentity(8, 3)
 
 
-class Connecting:
-    """Broker 1 leads ``t``, and broker 2 ``u``; a connection is there when the test says so."""
+def looking_up(asked, failure=None):
+    """A router's `refresh` that notes its topics in ``asked``, and raises ``failure``, if there is one."""
 
-    def __init__(self, monkeypatch):
+    def refresh(topics, _deadline):
+        asked.append(sorted(topics))
+        if failure is not None:
+            raise failure
+
+    return refresh
+
+
+class Connecting:
+    """Broker 1 leads ``t``, and broker 2 ``u``; a connection is there when the test says so. A lookup of
+    metadata raises ``failure``, if there is one."""
+
+    def __init__(self, monkeypatch, failure=None):
         self.threads, self.now, self.asked = [], 100.0, []
         self.half = half = SendingHalf(clock=lambda: self.now, retry_backoff_ms=100)
         half.router.config.connection_setup_timeout_ms = 1_000
         half.router.connection = lambda *_: self.found
-        half.router.refresh = lambda topics, _deadline: self.asked.append(sorted(topics))
+        half.router.refresh = looking_up(self.asked, failure)
         topics = {
             topic: SimpleNamespace(
                 error_code=ErrorCode.NONE, partitions={0: SimpleNamespace(leader=leader, leader_epoch=0)}
@@ -348,9 +360,11 @@ def test_the_leaders_of_the_partitions_of_a_broker_that_is_not_reached_are_looke
     assert connecting.asked == [["t"]]
 
 
-def test_a_broker_without_answers_that_hangs_up_makes_the_topics_that_it_leads_unsure(monkeypatch):
-    """Of a topic that has just been opened nothing is known yet."""
-    connecting = Connecting(monkeypatch)
+@pytest.mark.parametrize("failure", [None, NetworkError("refused")], ids=["answered", "failed"])
+def test_a_broker_without_answers_that_hangs_up_makes_the_topics_that_it_leads_unsure(monkeypatch, failure):
+    """Of a topic that has just been opened nothing is known yet. A lookup that fails ends it too, as nothing
+    asks for another one before the topic is sent to."""
+    connecting = Connecting(monkeypatch, failure)
     opened = [SimpleNamespace(topic=topic) for topic in ("new", "t", "u")]
     monkeypatch.setattr(connecting.half.topics, "all", lambda: opened)
     connecting.broker.connection = connecting.found
@@ -420,15 +434,16 @@ def test_a_transaction_has_failed_before_an_abort_may_go_on(monkeypatch, error, 
 
 
 class Refreshing:
-    """Looks for metadata in this thread, at a clock of its own; `answered` holds what each asked for."""
+    """Looks for metadata in this thread, at a clock of its own; `asked` holds the topics of each lookup. A
+    lookup raises ``failure``, if there is one."""
 
-    def __init__(self, monkeypatch, error_code=ErrorCode.NONE):
+    def __init__(self, monkeypatch, error_code=ErrorCode.NONE, failure=None):
         self.threads = []
         self.now, self.asked = 100.0, []
         self.half = SendingHalf(clock=lambda: self.now, retry_backoff_ms=100)
         router = self.half.router
         router.snapshot = SimpleNamespace(topics={"t": SimpleNamespace(error_code=error_code)})
-        router.refresh = lambda topics, _deadline: self.asked.append(sorted(topics))
+        router.refresh = looking_up(self.asked, failure)
         monkeypatch.setattr(background_lookups, "start_thread", lambda work, _name: self.threads.append(work))
 
     def answer(self):
@@ -494,6 +509,36 @@ def test_metadata_without_the_topic_are_no_news_of_it(monkeypatch, told, gone):
     refreshing.want("t")
     refreshing.answer()
     assert queue.denied(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 31.0) is gone
+
+
+def test_metadata_that_do_not_come_are_no_news_and_the_reason_why_their_topics_wait(monkeypatch):
+    """The metadata of before still have the topic."""
+    lost = NetworkError("refused")
+    refreshing = Refreshing(monkeypatch, failure=lost)
+    waiting, other = batch(1), batch(1)
+    other.topic_partition = TopicPartition("u", 0)
+    queue = refreshing.half.queues.add(waiting)
+    refreshing.half.queues.add(other)
+    assert not queue.denied(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0.0)
+    refreshing.want("t")
+    refreshing.answer()
+    assert (waiting.sending.last_error, other.sending.last_error) == (lost, None)
+    assert queue.denied(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 31.0)
+
+
+def test_each_lookup_of_metadata_that_fails_doubles_the_wait_for_the_next(monkeypatch):
+    refreshing = Refreshing(monkeypatch, failure=NetworkError("refused"))
+    waits = []
+    for _ in range(3):
+        asked_at = refreshing.now
+        refreshing.want("t")
+        refreshing.answer()
+        refreshing.half.timer.next_at = 1e9
+        refreshing.want("t")
+        assert not refreshing.threads
+        refreshing.now = refreshing.half.timer.next_at
+        waits.append(refreshing.now - asked_at)
+    assert waits == [pytest.approx(wait, rel=0.25) for wait in (0.2, 0.4, 0.8)]
 
 
 def test_a_topic_that_is_in_its_backoff_is_asked_about_when_that_is_over(monkeypatch):
