@@ -203,6 +203,18 @@ def test_a_truncated_value_fits_however_badly_it_compresses(cluster, codec):
     assert (second.value, told(second)["value.truncated"]) == (whole, "false")
 
 
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "snappy", "zstd"])
+def test_a_truncated_value_of_many_compressed_blocks_fits_too(cluster, codec):
+    """Each block of what can't be compressed grows: the larger the limit, the more room that takes."""
+    cluster.limits["dead"] = 1_000_000
+    value = random.Random(1).randbytes(1_005_000)
+    with producing(cluster, compression_type=codec, **LETTERS) as producer:
+        assert isinstance(producer.send("t", value, partition=0).exception(60), DeadLetteredError)
+    (letter,) = cluster.records(DEAD)
+    assert value.startswith(letter.value)
+    assert len(letter.value) > 980_000
+
+
 def test_a_record_over_max_request_size_or_the_buffer_is_truncated_to_it(cluster):
     cluster.limits = {}
     for settings, limit in (({"max_request_size": 2_000}, 2_000), ({"buffer_memory": 1_500}, 1_500)):
