@@ -538,6 +538,20 @@ def test_malformed_records(bad, reason):
     refuse(batch(body=body, count=2, attributes=2), reason)
 
 
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (record(0, length=10**6), "its length is 1000000"),
+        (record(0, length=-1), "its length is -1"),
+        (b"\xff\xff\xff\xff\xff\xff" + bytes(8), "its length has more than 5 bytes"),
+    ],
+)
+def test_the_first_record_of_any_batch_must_end_within_it(bad, reason):
+    refuse(batch([bad], base_offset=10), reason, 10)
+    for before in ([GOOD], [GOOD, record(1)]):
+        refuse(batch(before) + batch([bad], base_offset=10), reason, 10)
+
+
 def test_the_first_record_of_any_batch_must_not_lie_before_it():
     bad = batch([record(-1), record(1)], base_offset=10)
     refuse(bad, "its offset delta is -1, expected 0 to 1", 10)
