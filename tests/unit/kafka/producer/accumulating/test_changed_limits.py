@@ -46,9 +46,13 @@ def test_a_raised_limit_counts_for_the_next_records(cluster, mode, codec):
     assert cluster.values(TP) == [LARGE]
 
 
-def test_a_raised_limit_counts_for_a_record_that_was_too_large_by_the_frame_of_its_batch(cluster):
-    value = b"x" * 1_950
-    with producing(cluster) as producer:
+@pytest.mark.parametrize(
+    ("codec", "value"),
+    [("none", b"x" * 1_950), ("gzip", LARGE[:1_915])],
+    ids=["its frame", "its compression"],
+)
+def test_a_raised_limit_counts_for_a_record_that_was_too_large_by_what_its_batch_adds(cluster, codec, value):
+    with producing(cluster, compression_type=codec) as producer:
         assert not written(lambda: producer.send("t", value, partition=0))
         cluster.limits["t"] = 10_000
         wait_until(lambda: written(lambda: producer.send("t", value, partition=0)))

@@ -153,11 +153,13 @@ def test_a_connection_in_use_is_not_replaced(cluster):
 class Asking:
     """Two batches of a partition wait for a producer id; `ask` asks `answer`, in this thread."""
 
-    def __init__(self, answer, monkeypatch):
+    def __init__(self, answer, monkeypatch, retry_backoff_ms=1_000):
         monkeypatch.setattr(background_lookups, "start_thread", lambda work, _name: work())
         self.now, self.answer, self.asked = 100.0, answer, 0
         self.ends = []
-        self.half = half = SendingHalf(send_any=self.send_any, clock=lambda: self.now)
+        self.half = half = SendingHalf(
+            send_any=self.send_any, clock=lambda: self.now, retry_backoff_ms=retry_backoff_ms
+        )
         self.partition = half.queues.of(TP)
         for order in (1, 2):
             half.wait_in(batch(order), self.ends)
@@ -244,6 +246,25 @@ def test_a_passing_refusal_of_a_producer_id_is_asked_about_again_after_a_while(p
     asking.ask()
     assert asking.asked == 2
     assert asking.half.queues.producer_id.current == ProducerIdentity(7, 3)
+
+
+def test_each_refusal_of_a_producer_id_doubles_the_wait_until_one_is_given(monkeypatch):
+    refused = identity_response(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    asking, waits = Asking(refused, monkeypatch, retry_backoff_ms=100), []
+
+    def ask_again():
+        asking.ask()
+        waits.append(asking.half.timer.next_at - asking.now)
+        asking.now = asking.half.timer.next_at
+
+    for _ in range(3):
+        ask_again()
+    asking.answer = identity_response(ErrorCode.NONE, 7)
+    asking.ask()
+    asking.answer = refused
+    ask_again()
+    assert asking.asked == 5
+    assert waits == [pytest.approx(wait, rel=0.25) for wait in (0.1, 0.2, 0.4, 0.1)]
 
 
 def test_one_thread_asks_for_a_producer_id_and_another_when_its_epochs_are_used_up(monkeypatch):
@@ -339,6 +360,22 @@ def test_another_connection_replaces_one_on_which_no_answer_can_come(
     connecting.answer()
     assert connecting.broker.connection is (connecting.found if is_replaced else former)
     assert connecting.found.closed is not is_replaced
+
+
+def test_the_failures_to_reach_a_broker_before_a_connection_do_not_count(monkeypatch):
+    connecting, waits = Connecting(monkeypatch), []
+
+    def fail():
+        connecting.half.lookups.unreachable(connecting.broker, NetworkError("refused"))
+        waits.append(connecting.broker.not_before - connecting.now)
+        connecting.now = connecting.broker.not_before
+
+    for _ in range(3):
+        fail()
+    connecting.connect()
+    connecting.answer()
+    fail()
+    assert waits == [pytest.approx(wait, rel=0.25) for wait in (0.1, 0.2, 0.4, 0.1)]
 
 
 def test_the_leaders_of_the_partitions_of_a_broker_that_is_not_reached_are_looked_for(monkeypatch):
