@@ -18,6 +18,9 @@ from spark_kafka_native.kafka.producer.accumulating.partitioner import (
     build_partitioner,
     partitioner_name,
     per_record,
+    place_absolute,
+    place_as_java,
+    place_unsigned,
 )
 from spark_kafka_native.kafka.producer.errors import RecordError
 
@@ -63,6 +66,20 @@ def test_fnv1a_takes_the_absolute_value_as_kafka_go_does():
     some = keys(300)
     chosen = build_partitioner("fnv1a", 100).assign(pa.array(some), ones(300), Targets.all("t", 7))
     assert chosen.tolist() == [fnv1a(key) for key in some]
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (place_as_java, [0, 1, (2**31 - 1) % 7, 0, 1, (2**31 - 1) % 7]),
+        (place_unsigned, [0, 1, (2**31 - 1) % 7, 2**31 % 7, (2**31 + 1) % 7, (2**32 - 1) % 7]),
+        (place_absolute, [0, 1, (2**31 - 1) % 7, 2**31 % 7, (2**31 - 1) % 7, 1]),
+    ],
+    ids=["java", "unsigned", "absolute"],
+)
+def test_hashes_around_the_sign_bit_are_placed_as_by_the_client_that_is_imitated(place, expected):
+    hashes = np.array([0, 1, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1], np.uint32)
+    assert place(hashes, 7).tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["murmur2", "crc32", "fnv1a", "consistent_random"])
@@ -118,6 +135,14 @@ def test_a_run_that_has_ended_by_its_bytes_is_not_ended_again():
     (first,) = partitioner.assign(None, np.array([10]), targets).tolist()
     partitioner.batch_closed(first)
     assert partitioner.assign(None, np.array([1]), targets).tolist() == [(first + 1) % 3]
+
+
+def test_the_run_after_one_that_ends_with_its_batch_has_its_whole_size():
+    partitioner, targets = StickyPartitioner(10), Targets.all("t", 3)
+    (first,) = partitioner.assign(None, np.array([6]), targets).tolist()
+    partitioner.batch_closed(first)
+    following = partitioner.assign(None, np.array([4, 5, 1, 1]), targets).tolist()
+    assert [(one - first) % 3 for one in following] == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("make", [lambda rng: StickyPartitioner(1000, rng), RoundRobinPartitioner])

@@ -119,6 +119,14 @@ def test_the_clock_of_a_request_starts_when_it_is_posted():
     assert (request.pending, request.sent_at) == (posted, 12.0)
 
 
+@pytest.mark.parametrize("brokers", [1, 2, 3])
+def test_the_partitions_that_a_broker_leads_in_turn_are_spread_over_its_connections(brokers):
+    connections = connections_to(*range(brokers), config=ProducerConfig(connections_per_broker=2))
+    for node_id in range(brokers):
+        led = range(node_id, 4 * brokers, brokers)
+        assert sorted(connections.of(node_id, partition).number for partition in led) == [0, 0, 1, 1]
+
+
 def test_a_partition_keeps_its_connection_when_brokers_join_or_leave():
     router = SimpleNamespace(
         config=SimpleNamespace(request_timeout_ms=10_000), snapshot=SimpleNamespace(brokers={1: 0, 2: 0})
