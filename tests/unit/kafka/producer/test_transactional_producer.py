@@ -793,6 +793,25 @@ def test_offsets_say_which_member_of_which_generation_sends_them(
     assert (one.committed_offset, one.committed_leader_epoch, one.committed_metadata) == (5, 3, "m")
 
 
+class KnowingEpochs(GroupMembership):
+    """A member that has read records of epoch 4."""
+
+    def leader_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(offsets, 4)
+
+
+@pytest.mark.parametrize(("given", "committed"), [(-1, 4), (0, 0), (3, 3)])
+def test_an_epoch_that_the_caller_gives_comes_before_that_of_the_member(
+    cluster: TransactionCluster, given: int, committed: int
+) -> None:
+    with producing(cluster, 2) as producer:
+        producer.begin()
+        producer.send_offsets({TP: OffsetToCommit(offset=5, leader_epoch=given)}, KnowingEpochs(group_id="g"))
+        producer.abort()
+    (sent,) = cluster[1].requests(TxnOffsetCommitRequest)
+    assert [one.committed_leader_epoch for one in sent.topics[0].partitions] == [committed]
+
+
 @VERSIONS
 def test_offsets_are_whole_numbers_and_those_of_numpy_are_taken(
     cluster: TransactionCluster, version: int

@@ -262,6 +262,20 @@ class TestOneShapeForAllVersions:
             )
         ]
 
+    def test_find_coordinator_of_one_that_is_refused(self) -> None:
+        session = Framing("me")
+        session.send(FindCoordinatorRequest(coordinator_keys=["g"]), 3)
+        refused = FindCoordinatorResponse(
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message="wait", node_id=-1, port=-1
+        )
+
+        _, response = session.receive(frame(0, refused, 3, b"\0"))
+
+        assert isinstance(response, FindCoordinatorResponse)
+        (one,) = response.coordinators
+        assert (one.key, one.node_id) == ("g", -1)
+        assert (one.error_code, one.error_message) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, "wait")
+
     def test_find_coordinator_of_many_needs_a_version(self) -> None:
         with pytest.raises(UnsupportedVersionError, match=r"FindCoordinator v3 finds one coordinator, not 2"):
             Framing("me").send(FindCoordinatorRequest(coordinator_keys=["g", "h"]), 3)

@@ -666,6 +666,15 @@ def test_headers_with_bytes_left_over():
     refuse(batch([record(0, headers_count=1, tail=tail)]), "its header value length is 100, 2 bytes are left")
 
 
+@pytest.mark.parametrize(
+    "columns", [{"value"}, {"headers"}, {"offset", "timestamp_ms"}, ALL_COLUMNS], ids=len
+)
+@pytest.mark.parametrize("headers", [[], [(b"a", b"b")]])
+def test_bytes_left_over_behind_no_headers_are_refused_whichever_headers_others_have(headers, columns):
+    data = batch([record(0, headers=headers), record(1, tail=b"xy")])
+    refuse(data, "2 bytes are left over behind its 0 headers", columns=frozenset(columns))
+
+
 def test_numbers_spelt_longer_than_needed_are_read():
     body = (
         b"\0" + b"\x80\x00" + b"\x80\x00" + b"\x82\x00" + b"k" + b"\x82\x80\x00" + b"v" + b"\x80\x80\x80\x00"

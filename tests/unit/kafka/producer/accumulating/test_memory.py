@@ -11,10 +11,17 @@ from support.interrupts.signal_steps import run_at
 
 from spark_kafka_native.kafka.observe import catalogue
 from spark_kafka_native.kafka.observe.metrics import MetricsRegistry
+from spark_kafka_native.kafka.producer.accumulating import memory as memory_module
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory, Room
 from spark_kafka_native.kafka.producer.errors import BufferFullError, ProducerClosedError
 
 pytestmark = pytest.mark.timed(0.1)
+
+
+@pytest.fixture(autouse=True)
+def _no_look_in_between(monkeypatch):
+    """A thread in line looks again when another one wakes it, and not by itself."""
+    monkeypatch.setattr(memory_module, "MAX_NAP_S", 3_600)
 
 
 def wait_until(true, timeout_s=60):
@@ -50,6 +57,35 @@ def test_room_that_comes_back_lets_the_next_in(unused):
     thread.join(60)
     assert memory.used == (90, 1) == (room.size, room.records)
     assert not memory.waiting
+
+
+def test_room_that_comes_back_at_once_lets_all_in_that_it_is_enough_for():
+    memory = BufferMemory(100, 10)
+    memory.reserve(Room(), 100, 1, 0)
+    threads = [in_thread(memory.reserve, Room(), 30, 1, 600_000) for _ in range(3)]
+    wait_until(lambda: waiters(memory) == 3)
+    memory.release(100, 1)
+    for thread in threads:
+        thread.join(60)
+    assert memory.used == (90, 3)
+    assert not memory.waiting
+
+
+def test_closing_ends_the_wait_of_all_in_line():
+    memory, refused = BufferMemory(100, 10), []
+    memory.reserve(Room(), 100, 1, 0)
+
+    def wait():
+        with pytest.raises(ProducerClosedError):
+            memory.reserve(Room(), 30, 1, 600_000)
+        refused.append(1)
+
+    threads = [in_thread(wait) for _ in range(3)]
+    wait_until(lambda: waiters(memory) == 3)
+    memory.close()
+    for thread in threads:
+        thread.join(60)
+    assert refused == [1] * 3
 
 
 @pytest.mark.parametrize(("size", "records"), [(21, 1), (1, 3)])
@@ -138,7 +174,7 @@ def test_who_gives_up_waiting_makes_way():
             memory.reserve(Room(), 100, 1, 300)
 
     def take():
-        memory.reserve(Room(), 1, 1, 60_000)
+        memory.reserve(Room(), 1, 1, 600_000)
         taken.append(time.monotonic())
 
     first = in_thread(give_up)
