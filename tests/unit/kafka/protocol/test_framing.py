@@ -365,9 +365,11 @@ class TestOneShapeForAllVersions:
         assert request.downgraded(5) == DeleteTopicsRequest(topic_names=["t"], timeout_ms=5)
         assert request.downgraded(6) is request
 
-    def test_delete_topics_by_id_needs_a_version(self) -> None:
+    @pytest.mark.parametrize("named", [[], [DeleteTopicState(name="t")]])
+    def test_delete_topics_by_id_needs_a_version(self, named: list[DeleteTopicState]) -> None:
+        request = DeleteTopicsRequest(topics=[*named, DeleteTopicState()], timeout_ms=5)
         with pytest.raises(UnsupportedVersionError, match="DeleteTopics v5 knows no topic ids"):
-            DeleteTopicsRequest(topics=[DeleteTopicState()], timeout_ms=5).downgraded(5)
+            request.downgraded(5)
 
 
 class TestPolledRequests:
