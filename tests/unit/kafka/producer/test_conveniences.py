@@ -23,6 +23,7 @@ from spark_kafka_native.kafka import (
     producer_for,
 )
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.producer import producer as producer_module
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_of
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
@@ -167,6 +168,20 @@ def test_all_who_ask_for_the_same_share_a_producer(cluster: ProduceCluster) -> N
     assert again is not shared
     again.send("t", value=b"1").result(60)
     again.close(60)
+
+
+def test_a_shared_producer_that_was_closed_is_not_kept(cluster: ProduceCluster) -> None:
+    """A program may close each and ask for one with other settings."""
+    servers = cluster.bootstrap_servers
+    closed = [producer_for(servers, name) for name in ("a", "b", "c")]
+    for one in closed:
+        one.close(60)
+    kept = producer_for(servers, "d")
+    try:
+        assert not set(closed) & set(producer_module._SHARED.values())
+        assert producer_for(servers, "d") is kept
+    finally:
+        kept.close(60)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

@@ -506,6 +506,22 @@ def test_a_topic_that_is_gone_keeps_no_spilled_records_of_another(cluster, tmp_p
     folder.close()
 
 
+def test_a_flush_looks_again_for_a_topic_that_was_gone(cluster, tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    with open_producer(cluster, tmp_path / "unused") as producer:
+        producer.send("t", value=b"0", partition=0).result(60)
+        data = cluster.arrived[-1].data
+    gone = TopicPartition("gone", 0)
+    folder.keep([NewEntry(gone, None, 1, False, "why", data)])
+    folder.close()
+    with open_producer(cluster, tmp_path, max_block_ms=2_000) as producer:
+        with pytest.raises(SpillError, match="1 records of topic gone"):
+            producer.flush(60)
+        cluster.create("gone", 1)
+        producer.flush(60)
+        assert cluster.values(gone) == [b"0"]
+
+
 def test_spilled_records_of_a_partition_that_is_added_later_are_sent(cluster, tmp_path):
     cluster.create("grown", 1)
     added = TopicPartition("grown", 1)
