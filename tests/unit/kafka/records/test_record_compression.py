@@ -130,6 +130,8 @@ def test_damage_is_an_error_of_ours(codec, sample):
     ("data", "match"),
     [
         (b"\xff\xff\xff\xff\x0f" + bytes(20), "claim to hold 4294967295"),
+        (b"\xc1\x02" + bytes(8), "10 bytes claim to hold 321"),
+        (b"\xc0\x02" + bytes(8), "damaged snappy data: (?!10 bytes)"),  # 32 times as many may be
         (b"\xff\xff\xff\xff\xff\x0f", "does not begin with its length"),
         (b"", "does not begin with its length"),
         (b"\0\0", "empty block"),
