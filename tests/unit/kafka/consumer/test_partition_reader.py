@@ -310,6 +310,31 @@ def test_records_that_a_read_has_returned_count_as_handed_out_in_every_thread(
     assert seen[-1][tp] == reader.position(tp) > 3
 
 
+@pytest.mark.parametrize("how", READS)
+def test_a_read_takes_back_nothing_of_the_reads_before_it(
+    cluster: ScriptedCluster, start: Start, how: str
+) -> None:
+    """Another thread that closes or commits would commit where they began, and the records come again."""
+    one, two = fill(cluster, 2)
+    reader = start((one, 0))
+    assert take(reader, 20) == list(range(20))
+    seen: list[dict[TopicPartition, int]] = []
+
+    @single_reader
+    def read(reader: PartitionReader) -> None:
+        assert READS[how](reader)
+        in_another_thread(lambda: seen.append(reader.positions([one, two])))
+
+    reader.add(two, 0)
+    prefetched(reader, two, 20)
+    read(reader)
+    reader.seek(two, 20)
+    cluster.logs[one].append([b"20"])
+    prefetched(reader, one, 1)
+    read(reader)
+    assert seen == [{one: 20, two: 0}, {one: 20, two: 20}]
+
+
 def test_close_returns_after_the_end_of_the_fetching_thread(
     cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
