@@ -133,6 +133,15 @@ def test_no_more_is_asked_for_than_is_left() -> None:
     assert endless.wanted_bytes() == 1 << 20
 
 
+def test_a_batch_that_came_in_part_is_asked_for_first_and_with_more_room_up_to_the_limit() -> None:
+    """Of the first partition in a request alone, brokers send a whole batch that is larger than the room."""
+    one = state()
+    one.receive(RecordSetEnd(20, 4), 1_000, 7, 0.0)
+    assert one.turn == 7
+    assert [one.grow(3 << 20) for _ in range(3)] == [True, True, False]
+    assert (one.turn, one.max_bytes) == (0, 3 << 20)
+
+
 def test_corruption_is_asked_for_once_more_from_the_leader() -> None:
     one = state()
     one.prefer(2, 100.0)
