@@ -10,14 +10,17 @@ import pytest
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.group.consumer_membership import ConsumerMembership
+from spark_kafka_native.kafka.group.group_config import Subscription
 from spark_kafka_native.kafka.group.membership import (
     NEVER,
     Ask,
     Change,
     FindPartitions,
+    Identity,
     MembershipRules,
     Wait,
 )
+from spark_kafka_native.kafka.group.membership_thread import MembershipThread
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import (
     Assignment,
@@ -376,6 +379,20 @@ def test_a_session_that_ends_by_the_clock_of_the_member_keeps_the_epoch() -> Non
     )
     membership.answered(answer(1, 0), 47.0)
     assert membership.begin() == Change(assigned=frozenset({A0}))
+
+
+def test_partitions_that_are_lost_by_the_clock_of_the_member_are_committed_no_more() -> None:
+    """The epoch stays, but other members may have them now: `on_lost` is due for them, not `on_revoked`."""
+    membership = owning(0)
+    no_router: Any = None
+    thread = MembershipThread(no_router, membership, Subscription("a"))
+    assert thread.identity() == Identity(membership.member_id, 1, None)
+    membership.poll_begins()
+    asked(membership, 5.0)
+    membership.failed(NetworkError("no answer"), True, 46.0)
+    membership.next(46.0)
+    assert membership.identity == Identity(membership.member_id, 1, None)
+    assert thread.identity() is None
 
 
 def test_a_coordinator_that_loads_is_asked_again_with_everything() -> None:
