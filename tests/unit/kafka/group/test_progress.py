@@ -198,6 +198,22 @@ def test_the_log_has_nothing_before_its_start_when_reading_goes_back() -> None:
     assert progress.place(A0, 21, committed=True) == 20
 
 
+@pytest.mark.parametrize("forward", [False, True])
+def test_a_partition_that_comes_again_begins_where_other_members_have_got_to(forward: bool) -> None:
+    """They know how the log has changed meanwhile; the reset here is one of an assignment that has ended."""
+    progress = Progress()
+    progress.begin(A0, 100, 100)
+    if forward:
+        progress.skipped(A0, 150)
+    else:
+        progress.go_back(A0, 20, 22)
+    progress.restart([A0])
+    assert progress.place(A0, 130, committed=True) == (150 if forward else 20)
+    progress.begin(A0, 100, 100)
+    progress.drop([A0])
+    assert progress.place(A0, 130, committed=True) == 130
+
+
 def test_how_often_records_have_counted_as_handed_out_is_counted() -> None:
     """So that after an interrupt those alone are given back that have."""
     progress = Progress()
