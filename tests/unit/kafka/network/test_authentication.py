@@ -440,7 +440,10 @@ def test_the_first_request_that_is_hung_up_on_asks_for_sasl(broker: ScriptedBrok
     assert len(broker.requests(MetadataRequest)) <= 4
 
 
-@pytest.mark.parametrize("cut", [slice(None), slice(100, 160), slice(0, 12), slice(-12, None)])
+@pytest.mark.parametrize(
+    "cut",
+    [slice(None), slice(100, 160), slice(0, 12), slice(101, 113), slice(-13, -1), slice(-12, None)],
+)
 def test_a_brokers_words_repeat_no_part_of_a_long_token(broker: ScriptedBroker, cut: slice) -> None:
     token = "".join(f"{number:03}" for number in range(400))
     known = SaslHandshakeResponse(error_code=ErrorCode.NONE, mechanisms=["OAUTHBEARER"])
