@@ -118,6 +118,11 @@ def _check_known(admin: Admin, names: list[str]) -> None:
     listed = {group.group_id for group in admin.list_groups()}
     for name in names:
         if name not in listed:
+            try:
+                admin.describe_groups([name])  # brokers list no group without the permission to describe it
+            except KafkaError as error:
+                if getattr(error, "error_code", None) is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                    raise
             raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {name}")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..kafka.config.producer_config import COMPRESSION_TYPES
 from ..kafka.errors import KafkaError
+from ..kafka.model import Acks
 from .options import add_connection_options, number, pair, producer_configs, wrong_usage
 from .output import columns_of, counted, note, on_terminal, print_json, show_progress, wait_until_ready
 from .record_lines import ESCAPES_HELP, unescaped
@@ -60,7 +61,7 @@ def add_command(commands: Any) -> None:
         "produce",
         help="write lines or files to a topic",
         description="Writes each line of standard input, or of the files, as a record. Ends with success "
-        "only when the brokers have confirmed every one of them.",
+        "only when the brokers have confirmed every one of them (with acks=0: when all are sent).",
     )
     parser.add_argument("topic", nargs="?", metavar="TOPIC")
     parser.add_argument(
@@ -134,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         sent = max(counts.sent, stats.records + stats.failed_records)
         note(f"Ended early: {stats.records} of {counted(sent, 'record')} {_is(sent)} confirmed.")
         raise
-    return _report(arguments, counts, problem)
+    return _report(arguments, counts, problem, is_confirmed=config.acks is not Acks.NONE)
 
 
 def _say_nothing(*_: object) -> None:
@@ -187,19 +188,22 @@ def _check_contradictions(arguments: argparse.Namespace) -> None:
         wrong_usage(arguments, "--key, --key-separator and --empty-is-null are for lines, not --input json")
 
 
-def _report(arguments: argparse.Namespace, counts: _Counts, problem: str) -> int:
+def _report(arguments: argparse.Namespace, counts: _Counts, problem: str, *, is_confirmed: bool) -> int:
     failed = counts.sent - counts.confirmed
     if arguments.json:
         result = {
             "topic": arguments.topic,
-            "confirmed": counts.confirmed,
+            "confirmed": counts.confirmed if is_confirmed else 0,
             "failed": failed,
             "error": problem or counts.first_error or None,
         }
         with contextlib.suppress(BrokenPipeError):  # the records are written nevertheless
             print_json(result)
-    else:
+    elif is_confirmed:
         note(f"{counted(counts.confirmed, 'record')} {_is(counts.confirmed)} in {arguments.topic}.")
+    else:
+        sent = f"{counted(counts.confirmed, 'record')} sent to {arguments.topic}"
+        note(f"{sent}; with acks=0 the broker confirms none, and may have refused some.")
     if failed:
         note(f"error: {counted(failed, 'record')} {_is(failed)} not; the first failure: {counts.first_error}")
     if problem:

@@ -294,7 +294,7 @@ DENIALS = {
     ),
     "idempotent write": (
         lambda kafka: produce_as(kafka, "reader", "orders"),
-        r"InitProducerId.*CLUSTER_AUTHORIZATION_FAILED \(.* ACL for IdempotentWrite on the cluster\)",
+        r"InitProducerId.*CLUSTER_AUTHORIZATION_FAILED \(.* ACL for Write on a topic, or IdempotentWrite on",
     ),
     "describe group": (
         lambda kafka: committed_offsets(reading_as(kafka, "alice").router, "not-mine", [TP]),

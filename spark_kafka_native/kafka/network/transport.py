@@ -264,11 +264,12 @@ def _handshake_failure(error: Exception, address: str) -> KafkaError:
     ):
         return HandshakeClosedError(
             f"{address}: the connection was closed during the TLS handshake; "
-            "the port probably speaks no TLS (then set security.protocol=PLAINTEXT)"
+            "the port probably speaks no TLS (then set security.protocol=PLAINTEXT or SASL_PLAINTEXT)"
         )
     if error.reason in ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
         return SecurityError(
-            f"{address} does not speak TLS; set security.protocol=PLAINTEXT or use its TLS port"
+            f"{address} does not speak TLS; set security.protocol=PLAINTEXT (with SASL: SASL_PLAINTEXT), "
+            "or use its TLS port"
         )
     return _refused_certificate(error, address) or SecurityError(
         f"{address}: TLS handshake failed: {_tls_reason(error)}"

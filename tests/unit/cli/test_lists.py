@@ -65,6 +65,17 @@ def test_a_name_that_is_no_group_is_an_error(
     assert (shown.out, "group tow: GROUP_ID_NOT_FOUND" in shown.err) == ("", True)
 
 
+def test_a_group_without_the_permission_to_describe_it_is_not_one_that_does_not_exist(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Brokers leave it out of their lists."""
+    denied = {"error_code": 30, "group_id": "hidden"}  # GROUP_AUTHORIZATION_FAILED
+    broker.on("ConsumerGroupDescribe", times=None).reply({"groups": [denied]})
+    broker.on("DescribeGroups", times=None).reply({"groups": [denied]})
+    assert main(["groups", "hidden", "--lag", "-b", broker.bootstrap_servers]) == 1
+    assert "hidden: GROUP_AUTHORIZATION_FAILED" in capsys.readouterr().err
+
+
 def test_a_group_that_can_not_be_described_does_not_hide_those_after_it(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -240,6 +240,21 @@ def test_an_empty_key_or_value_is_null_only_on_request(
     assert found == [*in_lines, (b"k", empty), (b"k", b"v")]
 
 
+def test_with_acks_0_no_record_is_said_to_be_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker may have refused it, and says nothing."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        servers = ("orders", "-X", "acks=0", "-X", "enable.idempotence=false", "-b", broker.bootstrap_servers)
+        said = "2 records sent to orders; with acks=0 the broker confirms none, and may have refused some.\n"
+        assert produced(monkeypatch, capsys, b"a\nb\n", *servers) == (0, said)
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\n")))
+        assert main(["produce", *servers, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["confirmed"], found["failed"]) == (0, 0)
+
+
 def test_records_that_a_broker_refuses_are_counted_and_end_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -180,7 +180,9 @@ class BackgroundLookups:
             try:
                 response = router.send_any(request)
                 if response.error_code:
-                    raise BrokerError(response.error_code, "InitProducerId", operation="IdempotentWrite")
+                    # Since Kafka 2.8 the permission to write to any topic is enough (KIP-679).
+                    needed = "Write on a topic, or IdempotentWrite"
+                    raise BrokerError(response.error_code, "InitProducerId", operation=needed)
             except Exception as error:  # noqa: BLE001 - else an identity would never be asked for again
                 failure = as_kafka_error(error)
                 return lambda: self._not_identified(failure)

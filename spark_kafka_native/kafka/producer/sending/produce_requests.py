@@ -57,6 +57,8 @@ class InFlightRequest:
     by_id: bool
     topic_ids: dict[str, UUID]
     sent_at: float
+    waits_again: bool = False
+    """True once it has all of its time again, because this client was held up."""
 
     def match(self, response: ProduceResponse) -> dict[Batch, PartitionProduceResponse]:
         """What ``response`` says of each batch; one that it does not mention is missing."""
@@ -272,7 +274,9 @@ class ProduceConnections:
         # The clock of a request starts when the one before it is answered: brokers handle them in order.
         timeout_ms = self._router.config.request_timeout_ms
         due = max(broker.in_flight[0].sent_at, broker.last_answer_at) + timeout_ms / 1000
-        if now - due > HELD_UP_S:  # the broker may not even have the whole request
+        if now - due > HELD_UP_S and not broker.in_flight[0].waits_again:
+            # The broker may not even have the whole request.
+            broker.in_flight[0].waits_again = True
             broker.last_answer_at = now
             due = now + timeout_ms / 1000
         elif due <= now:

@@ -484,7 +484,9 @@ def test_a_tls_client_on_a_plain_port_gets_the_reason(folder: Path) -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         config = ClientConfig.from_properties(properties("a:1", security_protocol="SSL"))
-        with pytest.raises(SecurityError, match=r"does not speak TLS; set security.protocol=PLAINTEXT"):
+        with pytest.raises(
+            SecurityError, match=r"does not speak TLS; set .*PLAINTEXT \(with SASL: SASL_PLAINTEXT\)"
+        ):
             Transport.connect("127.0.0.1", port, config, Deadline.after_ms(60_000))
 
 

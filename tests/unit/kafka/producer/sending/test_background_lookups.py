@@ -202,7 +202,7 @@ def test_a_final_refusal_of_a_producer_id_ends_what_waits_with_that_error(final,
     if by_code:
         assert (type(cause), cause.error_code) == (BrokerError, final)
         assert "InitProducerId (enable.idempotence=false does without a producer id)" in str(cause)
-        assert cause.operation == "IdempotentWrite"
+        assert cause.operation == "Write on a topic, or IdempotentWrite"
     else:
         assert cause is final
     with pytest.raises(ProducerClosedError) as closed:

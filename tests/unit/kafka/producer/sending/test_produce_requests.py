@@ -90,7 +90,8 @@ def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, 
     assert due == [now if late else max(sent_at, last_answer_at) + 10]
 
 
-def test_a_client_that_was_held_up_waits_once_more():
+@pytest.mark.parametrize("late", [21.5, 40.0])
+def test_a_client_that_was_held_up_waits_once_more(late):
     """Its callback took long, or its process was stopped: the batch was cut as soon as it was sent, and
     written twice.
     """
@@ -99,11 +100,14 @@ def test_a_client_that_was_held_up_waits_once_more():
     broker, connection = connections.of(1, 0), NeverAnswering()
     pending = SimpleNamespace(done=False)
     broker.connection = connection
-    broker.in_flight.append(SimpleNamespace(pending=pending, sent_at=0.0))
+    broker.in_flight.append(
+        InFlightRequest(pending=pending, batches=[], by_id=True, topic_ids={}, sent_at=0.0)
+    )
     for now in (11.5, 21.4):
         assert list(connections.read(now)) == []
     assert (connection.given_up, due) == ([], [21.5, 21.5])
-    assert list(connections.read(21.5)) == []
+    # Once only: a client that is always late would wait for a dead broker for ever.
+    assert list(connections.read(late)) == []
     assert connection.given_up == [(pending, 10_000.0)]
 
 
