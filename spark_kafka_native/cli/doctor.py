@@ -238,16 +238,28 @@ def _check_tls(host: str, port: int, config: ClientConfig) -> Finding:
         ):
             return _judge_certificate(check, encrypted)
     except ssl.SSLCertVerificationError as failure:
-        advice = (
-            "Give the authority that has signed it: ssl.truststore.location (PEM) or ssl.ca.location; the "
-            "host must be among the names of the certificate."
-        )
+        advice = _CERTIFICATE_ADVICE.get(failure.verify_code, _AUTHORITY_ADVICE)
         return error(check, f"the certificate is not accepted: {failure.verify_message}", advice)
     except KafkaError as failure:
         return error(check, str(failure))
     except OSError as failure:
-        advice = "Does that port speak TLS? Else set security.protocol to PLAINTEXT or SASL_PLAINTEXT."
-        return error(check, f"no handshake: {getattr(failure, 'reason', None) or failure}", advice)
+        reason = str(getattr(failure, "reason", None) or failure)
+        advice = (
+            "The broker and this client have no TLS version in common: see ssl.enabled.protocols of both."
+            if "PROTOCOL_VERSION" in reason or "UNSUPPORTED_PROTOCOL" in reason
+            else "Does that port speak TLS? Else set security.protocol to PLAINTEXT or SASL_PLAINTEXT."
+        )
+        return error(check, f"no handshake: {reason}", advice)
+
+
+_AUTHORITY_ADVICE = "Give the authority that has signed it: ssl.truststore.location (PEM) or ssl.ca.location."
+_CERTIFICATE_ADVICE = {
+    9: "It is not valid yet: is this machine's clock right?",
+    10: "It has expired: the broker needs a new one. Is this machine's clock right?",
+    62: "Connect to one of the names in the certificate, or have it issued for this one.",
+    64: "Connect to a name or an address in the certificate, or have it issued for this one.",
+}
+"""By OpenSSL's code (X509_V_ERR_...)."""
 
 
 def _judge_certificate(check: str, encrypted: ssl.SSLSocket) -> Finding:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,6 +21,7 @@ from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.network.connection import Connection
+from spark_kafka_native.kafka.security import tls
 from spark_kafka_native.testing import Effect, MockBroker
 
 
@@ -208,6 +211,35 @@ def test_a_port_that_says_nothing_is_no_tls_after_the_time_of_a_connection(broke
         found = doctor._check_tls(*silent.getsockname(), client)
     assert time.monotonic() - began < 10
     assert (found.status, found.detail.startswith("no handshake: ")) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "advice"),
+    [
+        (9, "", "is this machine's clock right"),
+        (10, "", "the broker needs a new one"),
+        (20, "", "Give the authority"),
+        (62, "", "one of the names in the certificate"),
+        (64, "", "an address in the certificate"),
+        (None, "TLSV1_ALERT_PROTOCOL_VERSION", "no TLS version in common"),
+        (None, "UNSUPPORTED_PROTOCOL", "no TLS version in common"),
+        (None, "WRONG_VERSION_NUMBER", "Does that port speak TLS?"),
+    ],
+)
+def test_what_to_do_about_a_handshake_follows_from_its_failure(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, code: int | None, reason: str, advice: str
+) -> None:
+    """For a certificate that has expired it was: give its authority."""
+    failure = ssl.SSLError(1, "handshake") if code is None else ssl.SSLCertVerificationError(1, "verify")
+    failure.reason = reason
+    if code is not None:
+        failure.verify_code, failure.verify_message = code, "no"  # type: ignore[attr-defined]
+    context = mock.Mock(check_hostname=True)
+    context.wrap_socket.side_effect = failure
+    monkeypatch.setattr(tls, "tls_context", lambda _security: context)
+    host, _, port = broker.bootstrap_servers.split(",")[0].partition(":")
+    found = doctor._check_tls(host, int(port), config(broker))
+    assert (found.status, advice in found.advice) == ("error", True)
 
 
 @pytest.mark.parametrize(("code", "checks"), [(0, ["writing", "clock"]), (29, ["writing"])])
