@@ -259,7 +259,7 @@ class Router:
     def _ask(self, request: Request[R], deadline: Deadline, next_after_ms: float) -> R:
         failures: list[KafkaError] = []
         with _Asked[R](deadline, failures) as asked:
-            for before_ms, connect, at_once in self._in_turn(deadline):
+            for before_ms, connect, at_once in self._in_turn(deadline, next_after_ms):
                 if before_ms and (answer := asked.first(before_ms)) is not None:
                     return answer
                 asked.ask(connect, request)
@@ -275,7 +275,9 @@ class Router:
         kind = NetworkError if is_retriable else kind_of(failures)
         raise joined(kind, f"no broker answered {request.api_name()}: {causes}", failures)
 
-    def _in_turn(self, deadline: Deadline) -> Iterator[tuple[float, Callable[[], Connection], bool]]:
+    def _in_turn(
+        self, deadline: Deadline, next_after_ms: float
+    ) -> Iterator[tuple[float, Callable[[], Connection], bool]]:
         """The connections to ask: how long the others are waited for before, and whether the next one is
         asked at once.
         """
@@ -289,7 +291,8 @@ class Router:
         for i, connection in enumerate(ready, 1):
             # Where several are silent all may be, and time has to be left to connect to others.
             yield connection.muted_ms, lambda one=connection: one, MAX_IN_TURN < i < len(ready)  # type: ignore[misc]
-        for connect in self._ways(deadline):
+        # No answer of the others is seen while one is made.
+        for connect in self._ways(deadline, next_after_ms if ready else math.inf):
             yield 0.0, connect, False
         for connection in live:
             if connection not in ready:
@@ -389,8 +392,10 @@ class Router:
             for name in topics
         )
 
-    def _ways(self, deadline: Deadline) -> Iterable[Callable[[], Connection]]:
-        """The connections that have to be made first: a live one, and its broker, has been asked."""
+    def _ways(self, deadline: Deadline, at_most_ms: float) -> Iterable[Callable[[], Connection]]:
+        """The connections that have to be made first, each in ``at_most_ms``: a live one, and its broker, has
+        been asked.
+        """
         # To connect, at most half of the rest of the time, so that brokers that are gone leave some for the
         # bootstrap servers. Those that did not answer before are asked last, and those for which little
         # time is left next time: they must not count as unreachable after a moment.
@@ -404,9 +409,9 @@ class Router:
         for broker in brokers:
             if known.remaining_ms < whole_ms / LEAST_SHARE:
                 break
-            share = known.within_ms(known.remaining_ms / 2)
+            share = known.within_ms(min(at_most_ms, known.remaining_ms / 2))
             yield lambda broker=broker, share=share: self._brokers.connection(broker, share)  # type: ignore[misc]
-        yield lambda: self._brokers.bootstrap(deadline)
+        yield lambda: self._brokers.bootstrap(deadline.within_ms(at_most_ms))
 
 
 @contextlib.contextmanager

@@ -347,7 +347,7 @@ def in_turn(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterat
     order = {broker.address: node_id for node_id, broker in cluster.brokers.items()}
     monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 30)
     monkeypatch.setattr(router_module.random, "random", lambda: 0.5)
-    monkeypatch.setattr(router, "_ways", lambda _deadline: ())
+    monkeypatch.setattr(router, "_ways", lambda *_: ())
     yield router
     router.close()
 

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from support.waiting import eventually
 
+from spark_kafka_native.kafka.cluster import router as router_module
 from spark_kafka_native.kafka.cluster.router import Leader, Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -84,9 +85,20 @@ class FakeConnection:
         return answer
 
     def submit(self, request: Any, *, deadline: Deadline | None = None) -> Any:
-        carrier: Any = SimpleNamespace(request_timeout_ms=60_000, wait_for=lambda pending, _: pending.done)
+        carrier: Any = SimpleNamespace(
+            request_timeout_ms=60_000, wait_for=lambda pending, _: pending.done, poll=lambda: None
+        )
         pending: PendingResponse[Any] = PendingResponse(carrier, 1, "Metadata", 9)
         pending.complete(self.send(request, None, deadline), None)
+        return pending
+
+
+class Silent(FakeConnection):
+    """Answers nothing."""
+
+    def submit(self, request: Any, *, deadline: Deadline | None = None) -> Any:
+        pending = super().submit(request, deadline=deadline)
+        pending.done = False
         return pending
 
 
@@ -345,6 +357,21 @@ class TestSending:
         brokers.idle = [stuck, FakeConnection("muted", brokers, muted_ms=300)]
         router.look_up(REQUEST, Deadline.after_ms(60_000))
         assert brokers.asked == ["muted"]
+
+    def test_while_answers_may_come_a_connection_has_little_time(
+        self, router: Router, brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are not seen meanwhile: to connect to a black hole made each slow answer slower."""
+        monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 5)
+        for idle, least, most in (([], 10_000, 15_000), ([Silent("silent", brokers)], 0, 5)):
+            brokers.connected.clear()
+            brokers.idle, brokers.refused = idle, gone(1, 2)
+            router.look_up(REQUEST, Deadline.after_ms(60_000))
+            times = [left for _, left, _ in brokers.connected[:2]]
+            assert [least < left <= most for left in times] == [True, True], times
+            _, left, _ = brokers.connected[2]
+            assert left <= (5 if idle else 60_000)
+            assert left > (0 if idle else 50_000)
 
     def test_all_failures_are_told_each_once(self, router: Router, brokers: FakeBrokers) -> None:
         brokers.refused = gone(1, 2)
