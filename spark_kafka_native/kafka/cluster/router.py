@@ -259,14 +259,13 @@ class Router:
     def _ask(self, request: Request[R], deadline: Deadline, next_after_ms: float) -> R:
         failures: list[KafkaError] = []
         with _Asked[R](deadline, failures) as asked:
-            for before_ms, connect, at_once in self._in_turn(deadline, next_after_ms):
-                if before_ms and (answer := asked.first(before_ms)) is not None:
-                    return answer
-                asked.ask(connect, request)
-                is_followed = at_once and math.isfinite(next_after_ms)
-                if (answer := asked.first(0 if is_followed else next_after_ms)) is not None:
-                    return answer
-            if (answer := asked.first(math.inf)) is not None:
+            try:
+                answer = self._ask_in_turn(asked, request, deadline, next_after_ms)
+            except AuthenticationError:  # no other connection is made, but a broker asked before may answer
+                answer = asked.first(math.inf)
+                if answer is None:
+                    raise
+            if answer is not None:
                 return answer
         if len(failures) == 1:
             raise failures[0]
@@ -274,6 +273,18 @@ class Router:
         is_retriable = any(isinstance(error, NetworkError) for error in failures)
         kind = NetworkError if is_retriable else kind_of(failures)
         raise joined(kind, f"no broker answered {request.api_name()}: {causes}", failures)
+
+    def _ask_in_turn(
+        self, asked: _Asked[R], request: Request[R], deadline: Deadline, next_after_ms: float
+    ) -> R | None:
+        for before_ms, connect, at_once in self._in_turn(deadline, next_after_ms):
+            if before_ms and (answer := asked.first(before_ms)) is not None:
+                return answer
+            asked.ask(connect, request)
+            is_followed = at_once and math.isfinite(next_after_ms)
+            if (answer := asked.first(0 if is_followed else next_after_ms)) is not None:
+                return answer
+        return asked.first(math.inf)
 
     def _in_turn(
         self, deadline: Deadline, next_after_ms: float

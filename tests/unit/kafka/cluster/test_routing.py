@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -372,6 +373,27 @@ class TestSending:
             _, left, _ = brokers.connected[2]
             assert left <= (5 if idle else 60_000)
             assert left > (0 if idle else 50_000)
+
+    @pytest.mark.parametrize("answers", [True, False])
+    def test_refused_credentials_wait_for_the_brokers_that_were_asked_before(
+        self, router: Router, brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, answers: bool
+    ) -> None:
+        """One that has not loaded them yet ended the look-up that a slow one was about to answer."""
+        monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 5)
+        slow = Silent("slow", brokers)
+        brokers.idle = [slow]
+        brokers.refused = dict.fromkeys((1, 2), AuthenticationError("refused"))
+
+        def first(asked: Any, timeout_ms: float) -> Any:
+            return "late" if timeout_ms == math.inf and answers else None
+
+        monkeypatch.setattr(router_module._Asked, "first", first)
+        if answers:
+            assert router.look_up(REQUEST, Deadline.after_ms(60_000)) == "late"
+        else:
+            with pytest.raises(AuthenticationError):
+                router.look_up(REQUEST, Deadline.after_ms(60_000))
+        assert len(brokers.connected) == 1, "the account might be locked"
 
     def test_all_failures_are_told_each_once(self, router: Router, brokers: FakeBrokers) -> None:
         brokers.refused = gone(1, 2)
