@@ -20,6 +20,7 @@ FORMAT_HELP = (
     "their lengths (-1 for null), %%h headers, %%%% a percent sign, \\n \\t \\\\ \\xNN"
 )
 ESCAPES_HELP = r"\n \r \t \0 \\ \xNN"
+NO_TIMESTAMP = -1
 _TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
 _ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})|\\(.)", re.DOTALL)
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
@@ -76,7 +77,7 @@ def raw_line(record: ShownRecord) -> bytes:
 
 def text_line(record: ShownRecord) -> bytes:
     """Return position, timestamp, key and value for people, with control characters escaped."""
-    when = "no time" if record.timestamp_ms < 0 else _time(record.timestamp_ms)
+    when = "no time" if record.timestamp_ms == NO_TIMESTAMP else _time(record.timestamp_ms)
     key = "" if record.key is None else f"{_readable(record.key)}  "
     headers = "".join(f"  {name}={_readable(value)}" for name, value in record.headers)
     where = f"{record.topic}-{record.partition}@{record.offset}"
@@ -107,7 +108,7 @@ def json_line(record: ShownRecord) -> bytes:
     def members(shown: Mapping[str, Any]) -> str:
         return json.dumps(shown)[1:-1]
 
-    at = record.timestamp_ms if record.timestamp_ms >= 0 else None
+    at = None if record.timestamp_ms == NO_TIMESTAMP else record.timestamp_ms
     where = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     texts = [members(where | {"timestamp_ms": at})]
     for name, data in (("key", record.key), ("value", record.value)):

@@ -355,7 +355,15 @@ def test_records_for_people() -> None:
     assert record_lines.text_line(RECORD._replace(timestamp_ms=2**62)).startswith(b"t-1@2  @4611686")
     shown = json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=-1)))
     assert (shown["timestamp_ms"], shown["key_base64"], shown["value"]) == (None, "/w==", None)
-    assert json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=0)))["timestamp_ms"] == 0
+    assert b"  no time  " in record_lines.text_line(RECORD._replace(timestamp_ms=-1))
+    for time_ms in (0, -86_400_005):  # a copy would have the present time
+        assert (
+            json.loads(record_lines.json_line(RECORD._replace(timestamp_ms=time_ms)))["timestamp_ms"]
+            == time_ms
+        )
+    assert b"  1969-12-30T23:59:59.995Z  " in record_lines.text_line(
+        RECORD._replace(timestamp_ms=-86_400_005)
+    )
     empty = json.loads(record_lines.json_line(RECORD._replace(key=b"", value=b"", headers=[("h", b"")])))
     assert (empty["key"], empty["value"], empty["headers"]) == ("", "", [{"name": "h", "value": ""}])
     assert b"  null" in record_lines.hex_line(RECORD)
