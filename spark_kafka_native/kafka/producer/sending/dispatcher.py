@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...error_code import ErrorCode
-from ...errors import BrokerError, KafkaError
+from ...errors import BrokerError, KafkaError, NetworkError
 from ...runtime.deadline import LoopTimer
 from ...runtime.log_throttle import LogThrottle
 from ..accumulating.batch import Batch
@@ -72,6 +72,8 @@ class Dispatcher:
         for broker, queues in ready.items():
             if self._is_usable(broker, now):
                 given_up += self._fill(broker, queues, now)
+            elif broker.connection is not None and broker.connection.muted_ms:
+                self._note_quota(broker.connection.address, queues)
         return given_up
 
     def _leader(self, queue: PartitionQueue, now: float) -> int | GiveUp | None:
@@ -93,6 +95,12 @@ class Dispatcher:
         self._timer.by(queue.without_leader(now))
         self._lookups.refresh(topic)
         return None
+
+    def _note_quota(self, address: str, queues: list[PartitionQueue]) -> None:
+        cause = NetworkError(f"{address}: the broker enforces a quota, and takes no records for now")
+        for queue in queues:
+            if queue.waiting[0].sending.last_error is None:
+                queue.held_up(cause)
 
     def _is_usable(self, broker: BrokerConnection, now: float) -> bool:
         """True if requests can be sent on ``broker`` now; starts connecting if not."""

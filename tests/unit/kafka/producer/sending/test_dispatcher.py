@@ -167,6 +167,23 @@ def test_a_topic_that_is_being_asked_about_gets_nothing():
     assert len(one.requests) == 1
 
 
+def test_records_that_wait_for_a_quota_say_so():
+    """Of those that expired the error was silent about it."""
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    waiting = batch(1)
+    half.queues.add(waiting)
+    one.broker.connection.muted_ms = 500.0
+    dispatcher = Dispatcher(
+        one.topics, half.queues, one.connections, SimpleNamespace(unsure=()), half.spilling, half.timer
+    )
+    assert (dispatcher.send(0.0), one.requests) == ([], [])
+    assert "h:1: the broker enforces a quota" in str(waiting.sending.last_error)
+    waiting.sending.last_error = cause = ValueError("a graver one")
+    dispatcher.send(0.0)
+    assert waiting.sending.last_error is cause
+
+
 class OneBroker:
     """A broker that leads all partitions of ``t``, and takes every request."""
 
