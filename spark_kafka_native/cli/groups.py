@@ -139,6 +139,12 @@ def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
             problems.append(error)
             continue
         problems += [at.error for at in lag.values() if at.error is not None]
+        for tp, at in lag.items():
+            if at.end_offset is not None and at.committed_offset > at.end_offset:
+                note(
+                    f"warning: group {name} has committed {at.committed_offset} for {tp}, which ends at "
+                    f"{at.end_offset}: records were lost, or the topic was created again"
+                )
         rows += [
             {
                 "group": name,

@@ -254,7 +254,7 @@ def _send_all(
         try:
             records.extend(map(make, lines))
         except InputError as error:
-            problem = error
+            problem = InputError(f"line {counts.sent + len(records) + 1}: {error}")
         if typed:
             records, unfit = _encoded(records, typed)
             if unfit is not None:

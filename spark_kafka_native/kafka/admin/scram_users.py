@@ -32,7 +32,10 @@ class ScramAdmin(AdminFamily):
         self, users: Collection[str] | None = None, timeout: Timeout = None
     ) -> dict[str, dict[str, int]]:
         """For each user (None: all) the mechanisms with their iterations; {} for an unknown user."""
-        names = None if users is None else [UserName(name=name) for name in names_of(users, "users")]
+        # All by an empty list: to null, Kafka's brokers do not answer where the permission is missing.
+        names = [UserName(name=name) for name in names_of(users or (), "users")]
+        if users is not None and not names:
+            return {}
         response = self._router.send_any(
             DescribeUserScramCredentialsRequest(users=names), self._limit(timeout)
         )

@@ -53,6 +53,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self.lock = DeadlineLock()
+        self.connected_at = 0.0
         self._failure: KafkaError | None = None
         self._failed_at = 0.0
 
@@ -123,10 +124,23 @@ class Brokers:
                 with turns.noting_failure(deadline):
                     connection = self._connect(broker, deadline)
             connection.channel = channel
+            if (other := self._newer(key, broker, began)) is not None:
+                connection.close()
+                raise NetworkError(
+                    f"broker {broker.node_id}: meanwhile another thread has found it at {other}"
+                )
             self._note(known, key, connection, broker)
+            turns.connected_at = time.monotonic()
             return self._unless_closed(connection, known)
 
         return turns.lock.run(connect, deadline, f"connecting to broker {broker.node_id}")
+
+    def _newer(self, key: _Key, broker: Broker, began: float) -> str | None:
+        """Another address to which another thread has connected since ``began``: it has newer metadata."""
+        _, host, port = self._connections.get(key, (None, broker.host, broker.port))
+        turns = self._turns.get((key, host, port))
+        is_other = (host, port) != (broker.host, broker.port)
+        return f"{host}:{port}" if is_other and turns is not None and turns.connected_at > began else None
 
     def ready(self, broker: Broker, channel: str = "") -> Connection | None:
         """A live connection as `connection` returns it, if there is one that can be had without waiting."""

@@ -277,7 +277,7 @@ class Router:
     def _ask_in_turn(
         self, asked: _Asked[R], request: Request[R], deadline: Deadline, next_after_ms: float
     ) -> R | None:
-        for before_ms, connect, at_once in self._in_turn(deadline, next_after_ms):
+        for before_ms, connect, at_once in self._in_turn(asked, deadline, next_after_ms):
             if before_ms and (answer := asked.first(before_ms)) is not None:
                 return answer
             asked.ask(connect, request)
@@ -287,7 +287,7 @@ class Router:
         return asked.first(math.inf)
 
     def _in_turn(
-        self, deadline: Deadline, next_after_ms: float
+        self, asked: _Asked[R], deadline: Deadline, next_after_ms: float
     ) -> Iterator[tuple[float, Callable[[], Connection], bool]]:
         """The connections to ask: how long the others are waited for before, and whether the next one is
         asked at once.
@@ -298,13 +298,18 @@ class Router:
             self._brokers.live(), key=lambda c: (c.muted_ms, c.channel != "", c.in_flight, random.random())
         )
         # With a long quota, or a full socket, a broker takes the request late, and may be dead.
-        ready = [one for one in live if not one.has_unwritten and one.muted_ms < NEXT_AFTER_MS]
+        ready = [one for one in live if not one.has_unwritten and one.muted_ms < next_after_ms]
         for i, connection in enumerate(ready, 1):
             # Where several are silent all may be, and time has to be left to connect to others.
             yield connection.muted_ms, lambda one=connection: one, MAX_IN_TURN < i < len(ready)  # type: ignore[misc]
-        # No answer of the others is seen while one is made.
-        for connect in self._ways(deadline, next_after_ms if ready else math.inf):
-            yield 0.0, connect, False
+        # One that was just made and is silent as well says that the brokers are slow: more of them would not
+        # help.
+        since = time.monotonic() - self.config.request_timeout_ms / 1000
+        if not (asked.is_waiting and any(one.opened_at > since for one in ready)):
+            # No answer of the others is seen while a connection is made.
+            is_waiting = asked.is_waiting or len(ready) < len(live)
+            for connect in self._ways(deadline, NEXT_AFTER_MS if is_waiting else math.inf):
+                yield 0.0, connect, False
         for connection in live:
             if connection not in ready:
                 before_ms = math.inf if connection.has_unwritten else connection.muted_ms
@@ -443,6 +448,11 @@ class _Asked(Generic[R]):
         self._deadline = deadline
         self._failures = failures
         self._pendings: list[PendingResponse[R]] = []
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if an answer may still come."""
+        return bool(self._pendings)
 
     def __enter__(self) -> Self:
         return self

@@ -52,6 +52,8 @@ class MembershipThread:
         self._look_at = 0.0
         self._wants_look = False
         """True if the subscription has changed since the last periodic look-up began."""
+        self._may_start_later = False
+        """True if its failure is that no broker was reached so far."""
         self._unknown: frozenset[str] = frozenset()
         """Topics that do not exist, or the pattern that matches none, by a line in the log."""
         self.attention = False
@@ -101,9 +103,8 @@ class MembershipThread:
         start later, and the next read looks again.
         """
         with self._lock:
-            failure = self._membership.failure
-            if not self._router.snapshot.brokers and failure is not None and _passes(failure):
-                self._membership.failure = None
+            if self._may_start_later:
+                self._may_start_later, self._membership.failure = False, None
                 self._note_attention()
         self.wake()
 
@@ -234,6 +235,7 @@ class MembershipThread:
             # Only where the cluster has not answered yet the caller hears of it: brokers come back, or the
             # session ends.
             passing = _passes(error) and not first
+            self._may_start_later = _passes(error) and first
             if periodic and passing:
                 # The membership does not wait for it: its heartbeats are due meanwhile.
                 _LOG.info("%r: %s", self._membership, error)
@@ -244,6 +246,7 @@ class MembershipThread:
         if (refusal := self._refusal(metadata)) is not None:
             self._failed(refusal, passing=False)
             return
+        self._may_start_later = False
         known = {name: topic for name, topic in metadata.topics.items() if not topic.error_code}
         now = time.monotonic()
         with self.changing():

@@ -79,8 +79,8 @@ class RequestPipeline:
         """The threads that wait for a response, which another one may read."""
         self._waiting_to_write = LocklessCondition()
         self._throttle = Throttle(transport.address)
-        self._used_at = self.answered_at = time.monotonic()
-        """When a request was sent last, and when a response came last."""
+        self.opened_at = self._used_at = self.answered_at = time.monotonic()
+        """When it was made, when a request was sent last, and when a response came last."""
         self.request_timeout_ms = request_timeout_ms
         self._served = False
         """True if any request after the handshake was answered."""
@@ -182,19 +182,22 @@ class RequestPipeline:
         abandoned then; raises `RequestTimedOutError`.
         """
         message = f"{pending.what}: no answer in {waited_ms:.0f} ms"
+        closed, is_first = RequestTimedOutError(f"{message}; the connection was closed"), None
         with self.lock:  # else a request that another thread submits meanwhile is cut
             if pending.done:
                 return
-            if self.metrics is not None:
-                self.metrics.count(metric.TIMEOUTS, 1, pending.api)
             others = (*self._in_flight, *self._unwritten.unanswered())
-            if not is_overdue and any(one is not pending and not one.abandoned for one in others):
+            if is_overdue or all(one is pending or one.abandoned for one in others):
+                is_first = self._mark_dead(closed)
+            else:
                 pending.abandon()
-                raise RequestTimedOutError(message)
-            message += "; the connection was closed"
-            self._die(RequestTimedOutError(message))
+        if self.metrics is not None:
+            self.metrics.count(metric.TIMEOUTS, 1, pending.api)
+        if is_first is None:
+            raise RequestTimedOutError(message)
+        self._bury(closed, is_first=is_first)  # without the lock: a log handler may use this client
         if not pending.done:  # a request of the parent, in a process that was forked from it
-            pending.fail(RequestTimedOutError(message))
+            pending.fail(own_copy(closed))
 
     def poll(self) -> None:
         """Write and read without waiting; complete each `PendingResponse` for which a response has
@@ -486,20 +489,26 @@ class RequestPipeline:
         return error
 
     def _die(self, error: KafkaError, *, expected: bool = False) -> None:
-        death = to_keep(error)
         with self.lock:
-            # No call between the look at `_death` and the assignments: a signal handler, which may close the
-            # connection, runs within calls.
-            left = [
-                pending for pending in (*self._in_flight, *self._unwritten.unanswered()) if not pending.done
-            ]
-            first = self._death is None
-            if first:
-                self._death = death
-                self._left = left
-            reason, left = error if first else self._death or error, self._left
-            self._in_flight.clear()
-            self._unwritten.clear()
+            is_first = self._mark_dead(error)
+        self._bury(error, is_first=is_first, expected=expected)
+
+    def _mark_dead(self, error: KafkaError) -> bool:
+        """Called with the lock held; `_bury` follows. True for the first error."""
+        death = to_keep(error)
+        # No call between the look at `_death` and the assignments: a signal handler, which may close the
+        # connection, runs within calls.
+        left = [pending for pending in (*self._in_flight, *self._unwritten.unanswered()) if not pending.done]
+        is_first = self._death is None
+        if is_first:
+            self._death = death
+            self._left = left
+        self._in_flight.clear()
+        self._unwritten.clear()
+        return is_first
+
+    def _bury(self, error: KafkaError, *, is_first: bool, expected: bool = False) -> None:
+        reason, left = error if is_first else self._death or error, self._left
         # All of this once more at a later call: the first one may have been interrupted anywhere.
         self._transport.shut()
         self._close_if_dead_and_unused()
@@ -510,7 +519,7 @@ class RequestPipeline:
         # They refer to the connection: with its buffers it would stay until a garbage collection.
         self._left = []
         self._notify_all()
-        if not first:
+        if not is_first:
             return
         if not expected and self.metrics is not None:
             self.metrics.count(metric.DISCONNECTS, 1, error_tag(error))

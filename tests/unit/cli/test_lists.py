@@ -146,6 +146,15 @@ def commit_marker(broker: MockBroker, group: str) -> None:
         producer.send_offsets({TopicPartition("orders", 0): marker}, group)
 
 
+def test_an_offset_beyond_the_end_is_said(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """It looked like a group that has read everything."""
+    with TransactionalProducer(broker.bootstrap_servers, "x") as producer, producer.transaction():
+        producer.send_offsets({TopicPartition("orders", 0): 100}, "one")
+    assert main(["groups", "one", "two", "--lag", "-b", broker.bootstrap_servers]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: group one has committed 100 for orders-0, which ends at 3: ")
+
+
 def test_groups_of_markers_have_no_lag(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
     """Each task of an exactly-once query looked like a consumer that hangs."""
     commit_marker(broker, "query-0")

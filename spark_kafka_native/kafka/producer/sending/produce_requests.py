@@ -38,8 +38,8 @@ CHANNEL = "produce"
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """One request, where max.request.size does not say; brokers take up to 100 MiB (socket.request.max.bytes)."""
 HELD_UP_S = 1.0
-"""An answer that is missed later than this is late because the client was held up, as by a slow callback or a
-stopped process: it is no fault of the broker."""
+"""Where bytes waited to be written, an answer that is missed later than this is late because the client was
+held up, as a stopped process is."""
 LAST_VERSION_OF_TRANSACTIONS_1 = 11
 """From version 12 on Produce adds its partitions to the transaction by itself (KIP-890): never in one that
 adds partitions in the old way."""
@@ -263,6 +263,7 @@ class ProduceConnections:
     def _read(self, broker: BrokerConnection, now: float) -> Iterator[ProduceAnswer]:
         if not broker.in_flight or broker.connection is None:
             return
+        was_unwritten = broker.connection.has_unwritten
         broker.connection.poll()
         while broker.in_flight and broker.in_flight[0].pending.done:
             broker.last_answer_at = now
@@ -274,8 +275,8 @@ class ProduceConnections:
         # The clock of a request starts when the one before it is answered: brokers handle them in order.
         timeout_ms = self._router.config.request_timeout_ms
         due = max(broker.in_flight[0].sent_at, broker.last_answer_at) + timeout_ms / 1000
-        if now - due > HELD_UP_S and not broker.in_flight[0].waits_again:
-            # The broker may not even have the whole request.
+        if was_unwritten and now - due > HELD_UP_S and not broker.in_flight[0].waits_again:
+            # The broker did not even have the whole request.
             broker.in_flight[0].waits_again = True
             broker.last_answer_at = now
             due = now + timeout_ms / 1000

@@ -108,3 +108,6 @@ def test_an_unknown_user_has_no_credentials_and_a_refusal_is_raised() -> None:
         cluster[1].on(DescribeUserScramCredentialsRequest, refused)
         with pytest.raises(BrokerError, match="describing SCRAM users: CLUSTER_AUTHORIZATION_FAILED"):
             admin.describe_scram_users()
+        # To null Kafka's brokers do not answer here.
+        assert cluster[1].requests(DescribeUserScramCredentialsRequest)[-1].users == []
+        assert admin.describe_scram_users([]) == {}

@@ -270,7 +270,10 @@ def test_a_former_address_blocks_no_thread_that_knows_the_present_one() -> None:
         assert found.address == "present:1"
         assert brokers.ready(present) is found
         opening.gates["former"].set()
-        first.result(60)
+        # It comes too late: in the place of the other one, that would be closed by no one.
+        assert "another thread has found it at present:1" in str(first.exception(60))
+    assert brokers.live() == [found]
+    assert opening.made[1].closed
 
 
 @pytest.mark.parametrize("has_time", [True, False])

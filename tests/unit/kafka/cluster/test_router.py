@@ -398,12 +398,33 @@ def test_where_all_connections_are_silent_another_is_made(
     silent = router._brokers.live()
     waited: list[float] = []
     for connection in silent:
+        connection.opened_at -= 3_600
         monkeypatch.setattr(connection._transport, "write", lambda buffers: buffers.clear() or True)
     first = router_module._Asked.first
     monkeypatch.setattr(router_module._Asked, "first", lambda one, ms: waited.append(ms) or first(one, ms))
     assert router.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "mock"
     assert waited == [30, 30, 30, 0, 0, 30, 30]
     assert not any(one.closed for one in silent)
+    router.close()
+
+
+def test_where_brokers_are_slow_not_each_look_up_makes_a_connection(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one that is silent as well says that they are slow."""
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    router.connection(1).opened_at -= 3_600
+    monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 30)
+    for broker in cluster.brokers.values():
+        for _ in range(20):
+            broker.push(MetadataRequest, Late(0.2, cluster.metadata))
+    made = []
+    for _ in range(3):
+        assert router.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "mock"
+        made.append(sum(broker.connections for broker in cluster.brokers.values()))
+    assert made[0] > 1
+    assert made[1:] == [made[0]] * 2
     router.close()
 
 

@@ -72,7 +72,7 @@ def metadata(*topics: MetadataResponseTopic, brokers: tuple[int, ...] = (1, 2)) 
 class FakeConnection:
     """Returns the answers of its broker; raises those that are errors."""
 
-    channel, has_unwritten, address = "", False, "elsewhere:1"
+    channel, has_unwritten, address, opened_at = "", False, "elsewhere:1", -math.inf
 
     def __init__(self, name: str, brokers: FakeBrokers, muted_ms: int = 0, in_flight: int = 0) -> None:
         self.name, self.brokers, self.muted_ms, self.in_flight = name, brokers, muted_ms, in_flight

@@ -102,8 +102,13 @@ def test_brokers_that_were_never_there_are_given_up(monkeypatch: pytest.MonkeyPa
                 consumer.read(WITHIN_S)
 
 
-def test_brokers_that_start_later_are_found_by_a_later_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each read raised the same error, for as long as the process ran."""
+@pytest.mark.parametrize("reached_before", [False, True])
+def test_brokers_that_start_later_are_found_by_a_later_read(
+    monkeypatch: pytest.MonkeyPatch, reached_before: bool
+) -> None:
+    """Each read raised the same error, for as long as the process ran; also where another call had reached
+    them when the first read heard of it.
+    """
     monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 100)
     with ScriptedCluster(1) as cluster:
         cluster.create("a")
@@ -111,9 +116,14 @@ def test_brokers_that_start_later_are_found_by_a_later_read(monkeypatch: pytest.
         ScriptedGroup(cluster, [A0])
         cluster[1].stop()
         with GroupConsumer(cluster.bootstrap_servers, "a", "g", retry_backoff_ms=5) as consumer:
+            if reached_before:
+                wait_until("it has failed", lambda: consumer._member.membership.failure is not None)
+                cluster[1].start()
+                assert consumer.committed(A0) == {A0: None}
             with pytest.raises(UnreachableError):
                 consumer.read(WITHIN_S)
-            cluster[1].start()
+            if not reached_before:
+                cluster[1].start()
             until, record = Deadline.after_ms(WITHIN_S * 1_000), None
             while record is None and not until.expired:
                 with suppress(UnreachableError):  # a look that had begun before

@@ -173,17 +173,30 @@ class TestTimeouts:
         with pytest.raises(RequestTimedOutError, match="the connection was closed"):
             connection.submit(REQUEST).result(5)
 
-    def test_no_request_is_submitted_while_the_connection_is_given_up(self, connection: Connection) -> None:
-        """Between the look at the others and the end another thread's request was cut."""
-        held = []
-        connection.metrics = SimpleNamespace(  # type: ignore[assignment]
-            count=lambda *_: held.append(waiting.is_held(connection.lock))
-        )
-        pending = connection._enqueue(REQUEST, VERSION)
-        held.clear()
+    def test_no_request_is_submitted_while_the_connection_is_given_up(
+        self, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between the look at the others and the end another thread's request was cut. But nothing that may
+        wait, as a log handler, is called with the lock.
+        """
+        held: dict[str, bool] = {}
+        for owner, name in ((connection._unwritten, "unanswered"), (connection, "_mark_dead")):
+            monkeypatch.setattr(owner, name, self.noting(held, name, connection, getattr(owner, name)))
+        monkeypatch.setattr(pipeline, "log_end", self.noting(held, "log", connection, lambda *_, **__: None))
+        pending = connection.submit(REQUEST)
         with pytest.raises(RequestTimedOutError):
             pending.result(0)
-        assert held[0]
+        assert held == {"unanswered": True, "_mark_dead": True, "log": False}
+
+    @staticmethod
+    def noting(
+        held: dict[str, bool], name: str, connection: Connection, call: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            held[name] = waiting.is_held(connection.lock)
+            return call(*args, **kwargs)
+
+        return noted
 
 
 class TestRetiring:

@@ -58,8 +58,9 @@ def connections_to(*node_ids, config=None, by=lambda _when: None):
 class NeverAnswering:
     """A connection with requests that stay unanswered; says whether it was given up."""
 
-    def __init__(self):
+    def __init__(self, has_unwritten=False):
         self.given_up = []
+        self.has_unwritten = has_unwritten
 
     def poll(self):
         pass
@@ -91,13 +92,11 @@ def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, 
 
 
 @pytest.mark.parametrize("late", [21.5, 40.0])
-def test_a_client_that_was_held_up_waits_once_more(late):
-    """Its callback took long, or its process was stopped: the batch was cut as soon as it was sent, and
-    written twice.
-    """
+def test_a_client_that_was_held_up_before_all_was_written_waits_once_more(late):
+    """Its process was stopped: the batch was cut as soon as its rest was sent, and written twice."""
     due = []
     connections = connections_to(1, by=due.append)
-    broker, connection = connections.of(1, 0), NeverAnswering()
+    broker, connection = connections.of(1, 0), NeverAnswering(has_unwritten=True)
     pending = SimpleNamespace(done=False)
     broker.connection = connection
     broker.in_flight.append(
@@ -108,6 +107,17 @@ def test_a_client_that_was_held_up_waits_once_more(late):
     assert (connection.given_up, due) == ([], [21.5, 21.5])
     # Once only: a client that is always late would wait for a dead broker for ever.
     assert list(connections.read(late)) == []
+    assert connection.given_up == [(pending, 10_000.0)]
+
+
+def test_a_client_that_was_held_up_after_all_was_written_waits_no_longer():
+    """The broker had its time: each slow callback would cost the records a request timeout more."""
+    connections = connections_to(1)
+    broker, connection = connections.of(1, 0), NeverAnswering()
+    pending = SimpleNamespace(done=False)
+    broker.connection = connection
+    broker.in_flight.append(SimpleNamespace(pending=pending, sent_at=0.0))
+    assert list(connections.read(11.5)) == []
     assert connection.given_up == [(pending, 10_000.0)]
 
 
