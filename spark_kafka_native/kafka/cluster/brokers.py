@@ -114,6 +114,7 @@ class Brokers:
         """
         key, known = (broker.node_id, channel), self._connections
         turns, began = self._turns_of(key, broker), time.monotonic()
+        place = (broker.host, broker.port)
 
         def connect() -> Connection:
             if (found := self._find(key, broker, deadline)) is not None:
@@ -131,6 +132,8 @@ class Brokers:
                 )
             self._note(known, key, connection, broker)
             turns.connected_at = time.monotonic()
+            for former in [one for one in list(self._turns) if one[0] == key and one[1:] != place]:
+                self._turns.pop(former, None)
             return self._unless_closed(connection, known)
 
         return turns.lock.run(connect, deadline, f"connecting to broker {broker.node_id}")

@@ -180,8 +180,9 @@ def _query_id() -> str:
     query_id = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         raise ConfigError(
-            "mode=dlq: Spark does not say which streaming query this task belongs to. Where foreachBatch has "
-            "threads of its own, give pyspark.inheritable_thread_target(function) to a thread"
+            "mode=dlq: Spark does not say which streaming query this task belongs to. In foreachBatch on "
+            "Spark Connect it never does: write by writeStream, or use mode=permissive. Where foreachBatch "
+            "has threads of its own, give pyspark.inheritable_thread_target(function) to a thread"
         )
     return str(query_id)
 

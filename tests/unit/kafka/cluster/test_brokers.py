@@ -274,6 +274,7 @@ def test_a_former_address_blocks_no_thread_that_knows_the_present_one() -> None:
         assert "another thread has found it at present:1" in str(first.exception(60))
     assert brokers.live() == [found]
     assert opening.made[1].closed
+    assert [(host, port) for _, host, port in brokers._turns] == [("present", 1)]
 
 
 @pytest.mark.parametrize("has_time", [True, False])
