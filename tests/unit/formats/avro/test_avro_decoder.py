@@ -325,6 +325,22 @@ def test_a_type_of_the_writer_that_the_reader_lacks_is_bad_where_it_is(kernel: A
 
 
 @pytest.mark.parametrize(
+    ("data", "place"),
+    [(b"\x00\x02\x02a", "u: P"), (b"\x02", "u.member1"), (b"\x02\x04", "v"), (b"\x02\x04\x06", "w")],
+)
+def test_fields_behind_a_branch_that_cannot_be_read_keep_their_names(
+    kernel: AvroKernel, data: bytes, place: str
+) -> None:
+    """The branch turns out to be none at its second field: the steps for the first one are taken back."""
+    unions = [[record(("a", "int"), ("b", kind), name="P"), "long"] for kind in ("string", "int")]
+    written, read = (record(("u", one), ("v", "int"), ("w", "string")) for one in unions)
+    decoded = decode(kernel, [b"\x02\x04\x06\x02c", data], written, read)
+    assert decoded.array.to_pylist() == [{"u": {"member0": None, "member1": 2}, "v": 3, "w": "c"}, None]
+    assert decoded.bad.rows == (1,)
+    assert f"`{place}`: " in decoded.bad.reasons[0]
+
+
+@pytest.mark.parametrize(
     ("written", "read", "kind", "reason"),
     [
         ("string", "int", None, "was written as string; it can't be read as int"),
