@@ -58,6 +58,24 @@ def test_names_have_namespaces() -> None:
     assert [field.type.name for field in parsed.fields] == ["E", "z.E"]
 
 
+@pytest.mark.parametrize(
+    ("defined", "means"),
+    [(["", "x.y"], "x.y.E"), (["x.y", ""], "x.y.E"), (["", "z"], "E"), (["x.y", "z"], "x.y.E")],
+)
+def test_a_short_name_means_the_type_in_its_namespace_before_one_without(
+    defined: list[str], means: str
+) -> None:
+    """As in Java's parser, which takes one without a namespace where its own has none."""
+    enums = [{"type": "enum", "name": "E", "symbols": ["A"], "namespace": one} for one in defined]
+    fields = [(f"f{number}", one) for number, one in enumerate(enums)]
+    parsed = parse_schema(json.dumps(record(*fields, ("used", "E"), namespace="x.y")))
+    assert parsed.fields[-1].type.name == means
+    # So it is with a name that another schema defines.
+    references = map(json.dumps, enums)
+    parsed = parse_schema(json.dumps(record(("used", "E"), namespace="x.y")), references)
+    assert parsed.fields[-1].type.name == means
+
+
 @pytest.mark.parametrize(("kind", "of"), [("array", "items"), ("map", "values")])
 def test_a_namespace_holds_in_arrays_and_maps(kind: str, of: str) -> None:
     inner = {"type": "enum", "name": "E", "symbols": ["A"]}
