@@ -290,7 +290,30 @@ def test_a_record_that_a_signal_finds_accepted_is_counted(
     assert (code, err) == (130, "Ended early: 3 of 3 records are confirmed.\nStopped.\n")
 
 
-@pytest.mark.parametrize("wrong", ['"2024"', "true", "1.5"])
+@pytest.mark.parametrize(
+    ("members", "of_all", "wanted"),
+    [
+        ("", None, None),
+        ("", 7, 7),
+        ("", 0, 0),
+        (', "timestamp_ms": null', None, None),
+        (', "timestamp_ms": null', 7, 7),
+        (', "timestamp_ms": 0', None, 0),
+        (', "timestamp_ms": 0', 7, 0),
+        (', "timestamp_ms": 5', 7, 5),
+        (', "timestamp_ms": 5', 0, 5),
+    ],
+)
+def test_a_record_in_json_has_its_own_timestamp_before_that_of_all(
+    members: str, of_all: int | None, wanted: int | None
+) -> None:
+    """Also if that is 0, when 1970 began: without one it would get the time of now."""
+    given = argparse.Namespace(partition=None, timestamp=of_all)
+    record = produce.record_from_json(f'{{"value": "a"{members}}}'.encode(), given, ())
+    assert record.timestamp_ms == wanted
+
+
+@pytest.mark.parametrize("wrong", ['"2024"', "true", "1.5", '""', "false", "0.0", "[]"])
 def test_a_timestamp_that_is_no_whole_number_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
@@ -350,10 +373,11 @@ def test_records_go_to_the_partition_and_with_the_headers_that_are_named(
     with MockBroker() as broker:
         broker.create_topic("orders", partitions=2)
         servers = ("orders", "-H", "token=a=b==", "-H", "empty=", "-b", broker.bootstrap_servers)
-        for partition in ("0", "1"):
-            assert produced(monkeypatch, capsys, partition.encode(), *servers, "-p", partition)[0] == 0
+        for number in ("0", "1"):
+            options = ("-p", number, "--timestamp", number)
+            assert produced(monkeypatch, capsys, number.encode(), *servers, *options)[0] == 0
         found = [broker.records("orders", partition)[0] for partition in range(2)]
-    assert [one.value for one in found] == [b"0", b"1"]
+    assert [(one.value, one.timestamp_ms) for one in found] == [(b"0", 0), (b"1", 1)]
     assert [one.headers for one in found] == [(("token", b"a=b=="), ("empty", b""))] * 2
 
 
