@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.cli import options, output, produce, record_lines, top
-from spark_kafka_native.cli.main import main
+from spark_kafka_native.cli.main import command_line_parser, main
 from spark_kafka_native.cli.offsets import OffsetSpec, parse_offset_spec, parse_time_ms
 from spark_kafka_native.cli.options import CommandParser, number
 from spark_kafka_native.cli.record_lines import ShownRecord, parse_format
@@ -216,6 +216,23 @@ def test_a_timeout_that_was_typed_is_the_one_that_counts(tmp_path: Path) -> None
     assert (config.delivery_timeout_ms, config.max_block_ms) == (5_000, 5_000)
     _, config = options.producer_configs(given(bootstrap="h"))
     assert (config.delivery_timeout_ms, config.max_block_ms) == (120_000, 60_000)
+
+
+def test_options_of_a_command_take_precedence_over_properties(tmp_path: Path) -> None:
+    """A member of a group that committed by itself would skip records that were not printed."""
+    file = tmp_path / "client.properties"
+    names = {"group.id": "x", "enable.auto.commit": "true", "compression.type": "gzip"}
+    file.write_text("".join(f"{name}={text}\n" for name, text in names.items()))
+    typed = [word for name, text in names.items() for word in ("-X", f"{name}={text}")]
+    for more in (["--config", str(file)], typed):
+        words = ["tail", "t", "-g", "g", "-b", "h", *more]
+        _, group = options.group_configs(command_line_parser(words).parse_args(words), "g")
+        assert (group.group_id, group.enable_auto_commit) == ("g", False)
+        words = ["produce", "t", "--compression", "lz4", "-b", "h", *more]
+        arguments = command_line_parser(words).parse_args(words)
+        produce._check_usage(arguments)
+        _, config = options.producer_configs(arguments)
+        assert config.compression_type == "lz4"
 
 
 def test_what_nobody_listens_to_changes_no_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
