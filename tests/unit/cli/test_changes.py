@@ -19,7 +19,7 @@ from spark_kafka_native.testing import MockBroker
 
 ALLOW, DENY = 3, 2
 READ, WRITE = 3, 4
-TOPIC, CLUSTER = 2, 4
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
 ANY, LITERAL, PREFIXED = 1, 3, 4
 SHA_256, SHA_512 = 1, 2
 
@@ -67,6 +67,20 @@ def test_an_acl_is_added_and_removed_with_all_that_was_named(
     names = ("principal_filter", "host_filter", "operation", "permission_type")
     where = ("resource_type_filter", "resource_name_filter", "pattern_type_filter")
     assert tuple(removed[name] for name in (*names, *where)) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "kind"), [("--topic", TOPIC), ("--group", GROUP), ("--transactional-id", TRANSACTIONAL_ID)]
+)
+def test_an_empty_name_of_a_resource_is_not_every_resource(
+    broker: MockBroker, option: str, kind: int
+) -> None:
+    """A script with a variable that is not set would remove all that a user is allowed."""
+    broker.on("DeleteAcls").reply({"filter_results": [{}]})
+    run(broker, "acls", "remove", "--principal", "User:dave", option, "")
+    (removed,) = asked(broker, "DeleteAcls")["filters"]
+    where = ("resource_type_filter", "resource_name_filter", "pattern_type_filter")
+    assert tuple(removed[name] for name in where) == (kind, "", LITERAL)
 
 
 def test_acls_are_listed_and_not_removed(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +207,13 @@ def test_a_group_moves_in_the_partitions_that_are_named(broker: MockBroker) -> N
     run(broker, "reset", "g", "--shift-by=-1", "-t", "orders", "-p", "2", "--execute")
     assert broker.committed("g") == expected | {TopicPartition("orders", 2): 1}
     run(broker, "reset", "g", "--shift-by=1", "-t", "orders")  # without --execute
+    run(broker, "reset", "g", "--shift-by=0", "--execute")
     assert broker.committed("g") == expected | {TopicPartition("orders", 2): 1}
+    run(broker, "reset", "g", "--to", "0", "-t", "orders", "-p", "0", "--execute")
+    assert broker.committed("g") == expected | {
+        TopicPartition("orders", 0): 0,
+        TopicPartition("orders", 2): 1,
+    }
 
 
 @pytest.mark.parametrize(("shift", "wanted", "offset"), [("9", 11, 4), ("-9", -7, 1)])
