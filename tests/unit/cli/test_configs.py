@@ -16,6 +16,7 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
     ("option", "change"),
     [
         ("--set=retention.ms=7", ("retention.ms", SET, "7")),
+        ("--set=cleanup.policy=", ("cleanup.policy", SET, "")),  # an empty list is no default
         ("--unset=retention.ms", ("retention.ms", DELETE, None)),
         ("--append=cleanup.policy=compact", ("cleanup.policy", APPEND, "compact")),
         ("--subtract=cleanup.policy=delete", ("cleanup.policy", SUBTRACT, "delete")),

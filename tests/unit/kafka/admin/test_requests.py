@@ -180,7 +180,7 @@ def test_configs_are_altered_as_the_caller_says(
     answer_all(cluster, IncrementalAlterConfigsRequest, altered)
     admin.alter_configs(
         ConfigResource.topic("a"),
-        {"s": "1", "d": None},
+        {"s": "1", "d": None, "e": ""},
         append={"a": "2"},
         subtract={"r": "3"},
         validate_only=validate_only,
@@ -190,6 +190,7 @@ def test_configs_are_altered_as_the_caller_says(
     assert [(one.name, one.config_operation, one.value) for one in request.resources[0].configs] == [
         ("s", SET, "1"),
         ("d", DELETE, None),
+        ("e", SET, ""),
         ("a", APPEND, "2"),
         ("r", SUBTRACT, "3"),
     ]
