@@ -255,6 +255,20 @@ def test_with_acks_0_no_record_is_said_to_be_there(
         assert (found["confirmed"], found["failed"]) == (0, 0)
 
 
+@pytest.mark.parametrize(("options", "key"), [((), None), (("-k", ""), b""), (("-k", "k"), b"k")])
+def test_only_records_without_a_key_have_none(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    key: bytes | None,
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        servers = ("orders", "-b", broker.bootstrap_servers)
+        assert produced(monkeypatch, capsys, b"v\n", *servers, *options)[0] == 0
+        assert [(record.key, record.value) for record in broker.records("orders")] == [(key, b"v")]
+
+
 def test_records_that_a_broker_refuses_are_counted_and_end_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

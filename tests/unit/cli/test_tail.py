@@ -329,6 +329,20 @@ def test_it_ends_when_nobody_reads_it_any_more(how: list[str]) -> None:
                 running.kill()
 
 
+@pytest.mark.parametrize(
+    ("lines", "shown"), [("0", []), ("1", ["b2", "d2"]), ("2", ["b1", "b2", "d1", "d2"])]
+)
+def test_the_last_records_of_each_partition_are_as_many_as_were_asked_for(
+    capfd: pytest.CaptureFixture[str], lines: str, shown: list[str]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("two", partitions=2)
+        for partition, letter in enumerate("bd"):
+            broker.append("two", [f"{letter}{number}" for number in range(3)], partition=partition)
+        assert main(["tail", "two", "-n", lines, "-b", broker.bootstrap_servers]) == 0
+    assert sorted(capfd.readouterr().out.split()) == shown
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_any_partition_can_be_shown_alone(capfd: pytest.CaptureFixture[str], number: int) -> None:
     with MockBroker() as broker:
