@@ -76,6 +76,16 @@ def test_a_short_name_means_the_type_in_its_namespace_before_one_without(
     assert parsed.fields[-1].type.name == means
 
 
+@pytest.mark.parametrize(
+    "named", [{"name": "R", "namespace": "a.b"}, {"name": "a.b.R"}, {"name": "a.b.R", "namespace": "z"}]
+)
+def test_aliases_are_in_the_namespace_of_the_type_that_has_them(named: dict[str, str]) -> None:
+    inner = record(("v", "int")) | named | {"aliases": ["Q", "y.P"]}
+    parsed = parse_schema(json.dumps(record(("r", inner), namespace="x")))
+    assert parsed.fields[0].type.name == "a.b.R"
+    assert parsed.fields[0].type.aliases == ("a.b.Q", "y.P")
+
+
 @pytest.mark.parametrize(("kind", "of"), [("array", "items"), ("map", "values")])
 def test_a_namespace_holds_in_arrays_and_maps(kind: str, of: str) -> None:
     inner = {"type": "enum", "name": "E", "symbols": ["A"]}
