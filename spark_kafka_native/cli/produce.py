@@ -305,8 +305,8 @@ def _maker(arguments: argparse.Namespace, typed: Mapping[str, TypedInput]) -> Ca
         as_json = [payload for payload, one in typed.items() if not one.is_text]
         return lambda data: record_from_json(data, arguments, headers, as_json)
     separator = arguments.key_separator
-    fixed = None if arguments.key is None else arguments.key.encode()
     empty = None if arguments.empty_is_null else b""
+    fixed = None if arguments.key is None else arguments.key.encode() or empty
 
     def make(data: bytes) -> _NewRecord:
         key, value = fixed, data

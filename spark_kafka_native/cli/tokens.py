@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from .options import add_connection_options, add_json_option, connect, wrong_usage
+from .options import add_connection_options, add_json_option, check_options, connect, wrong_usage
 from .output import act_on_each, print_rows
 
 if TYPE_CHECKING:
@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 _COLUMNS = ("token_id", "owner", "requester", "issued", "expires", "max", "renewers")
 _MAX_DIGITS = 19
 _MAX_MS = 2**63 - 1
+_ACTIONS = {
+    "owner": ("create", "describe"),
+    "renewer": ("create",),
+    "max_lifetime": ("create",),
+    "period": ("renew",),
+}
 _UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -56,6 +62,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
+    check_options(arguments, _ACTIONS)
     if arguments.action == "create" and arguments.names:
         wrong_usage(arguments, "create: the cluster gives a token its id")
     if arguments.action in ("renew", "expire") and not arguments.names:

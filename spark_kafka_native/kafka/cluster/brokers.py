@@ -130,8 +130,8 @@ class Brokers:
                 raise NetworkError(
                     f"broker {broker.node_id}: meanwhile another thread has found it at {other}"
                 )
-            self._note(known, key, connection, broker)
             turns.connected_at = time.monotonic()
+            self._note(known, key, connection, broker)
             for former in [one for one in list(self._turns) if one[0] == key and one[1:] != place]:
                 self._turns.pop(former, None)
             return self._unless_closed(connection, known)

@@ -223,13 +223,13 @@ class TransactionalProducer(Producer):
                     else OffsetToCommit(offset=checked_offset(one))
                     for tp, one in offsets.items()
                 }
+                if not positions:
+                    return
                 given = {tp: one.offset for tp, one in positions.items()}
                 member.check(given)
             except BaseException as error:
                 self._transaction.failed(as_kafka_error(error))
                 raise
-            if not positions:
-                return
             for tp, epoch in member.leader_epochs(given).items():
                 if positions[tp].leader_epoch < 0:
                     positions[tp] = replace(positions[tp], leader_epoch=epoch)

@@ -255,7 +255,9 @@ def test_with_acks_0_no_record_is_said_to_be_there(
         assert (found["confirmed"], found["failed"]) == (0, 0)
 
 
-@pytest.mark.parametrize(("options", "key"), [((), None), (("-k", ""), b""), (("-k", "k"), b"k")])
+@pytest.mark.parametrize(
+    ("options", "key"), [((), None), (("-k", ""), b""), (("-k", "k"), b"k"), (("-z", "-k", ""), None)]
+)
 def test_only_records_without_a_key_have_none(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
