@@ -290,6 +290,40 @@ class TestFreshness:
         router.refresh((), limit)
         assert len(asked) == requests + 1
 
+    @pytest.mark.parametrize(
+        ("wanted", "asked_meanwhile", "shared"),
+        [
+            (("t", "u"), ("t", "u", "v"), True),
+            (("t", "u"), ("t",), False),
+            (("t", "u"), None, True),
+            (("t", "x"), None, False),
+            (None, None, True),
+            (None, ("t", "u", "v"), False),
+            ((), None, False),
+        ],
+    )
+    def test_a_request_is_shared_only_if_it_covers_each_topic(
+        self,
+        router: Router,
+        brokers: FakeBrokers,
+        monkeypatch: pytest.MonkeyPatch,
+        wanted: tuple[str, ...] | None,
+        asked_meanwhile: tuple[str, ...] | None,
+        shared: bool,
+    ) -> None:
+        """Otherwise a former leader would be asked again, or a topic that exists would be unknown."""
+        brokers.answers = [metadata(topic("t", 2), topic("u", 2), topic("v", 2))]
+        limit, run = Deadline.after_ms(60_000), router._refreshes.run
+
+        def wait_for_another_thread(*arguments: Any) -> Any:
+            monkeypatch.setattr(router._refreshes, "run", run)
+            router.refresh(asked_meanwhile, limit)
+            return run(*arguments)
+
+        monkeypatch.setattr(router._refreshes, "run", wait_for_another_thread)
+        router.refresh(wanted, limit)
+        assert len(brokers.sent) == (1 if shared else 2)
+
     def test_no_topics_are_known_only_with_brokers(self, brokers: FakeBrokers) -> None:
         fake: Any = brokers
         fresh = Router(ClientConfig.from_properties({"bootstrap.servers": "a:1"}), fake)
