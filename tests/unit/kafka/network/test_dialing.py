@@ -203,10 +203,42 @@ def test_settings_of_the_socket(listener: socket.socket) -> None:
     with connect(listener, keepalive_idle_ms=75_000, source_address="127.0.0.9") as sock:
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 75
         assert sock.getsockname()[0] == "127.0.0.9"
-    with connect(listener, keepalive_idle_ms=2**31 - 1) as sock:
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 32_767
     with connect(listener, keepalive=False) as sock:
         assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+@pytest.mark.parametrize(
+    ("idle_ms", "idle_s"), [(0, 1), (999, 1), (1_999, 1), (32_767_000, 32_767), (2**31 - 1, 32_767)]
+)
+def test_each_keepalive_time_becomes_one_that_the_system_takes(
+    listener: socket.socket, idle_ms: int, idle_s: int
+) -> None:
+    """It takes whole seconds from 1 to 32 767, and refuses all others: no connection would be made."""
+    with connect(listener, keepalive_idle_ms=idle_ms) as sock:
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle_s
+
+
+@pytest.mark.parametrize("settings", [{"keepalive_idle_ms": -1}, {"keepalive": False}], ids=str)
+def test_without_a_keepalive_time_that_of_the_system_stays(
+    listener: socket.socket, settings: dict[str, Any]
+) -> None:
+    with socket.socket() as plain, connect(listener, **{"keepalive_idle_ms": 75_000, **settings}) as sock:
+        idle_s = plain.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == idle_s
+
+
+@pytest.mark.parametrize("size", [0, 8_192, 50_000])
+@pytest.mark.parametrize(
+    ("setting", "option"),
+    [("receive_buffer_bytes", socket.SO_RCVBUF), ("send_buffer_bytes", socket.SO_SNDBUF)],
+)
+def test_each_buffer_has_the_size_that_is_set(
+    listener: socket.socket, setting: str, option: int, size: int
+) -> None:
+    with socket.socket() as plain, connect(listener, **{setting: size}) as sock:
+        plain.setsockopt(socket.SOL_SOCKET, option, size)
+        # The system doubles the size, and has a minimum.
+        assert sock.getsockopt(socket.SOL_SOCKET, option) == plain.getsockopt(socket.SOL_SOCKET, option)
 
 
 def test_a_foreign_source_address_is_an_error(listener: socket.socket) -> None:
