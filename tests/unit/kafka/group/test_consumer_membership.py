@@ -503,15 +503,19 @@ def test_the_coordinator_is_sent_the_identity_and_the_limits_of_the_member(
     assert membership.leaving() == ConsumerGroupHeartbeatRequest(**identity, member_epoch=epoch)
 
 
-def test_partitions_that_are_being_taken_are_reported_once() -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+def test_partitions_that_are_being_taken_are_reported_once(repeated: bool) -> None:
+    """And acknowledged once they are taken, also if the coordinator has repeated the assignment meanwhile."""
     membership = owning(0)
     asked(membership, 5.0)
     membership.answered(answer(2, 0, 1), 5.0)
     change = membership.begin()
     assert change == Change(assigned=frozenset({A1}))
     owned = [TopicPartitions(topic_id=A, partitions=[0, 1])]
+    if repeated:  # as it does for a heartbeat with every field
+        membership.failed(NetworkError("lost"), True, 5.0)
     assert asked(membership, 10.0).topic_partitions == owned
-    membership.answered(answer(2, assigns=False), 10.0)
+    membership.answered(answer(2, 0, 1, assigns=repeated), 10.0)
     assert membership.next(10.0) == Wait(15.0)
     membership.applied(change)
     assert asked(membership, 10.0).topic_partitions == owned  # the acknowledgement
