@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
@@ -148,6 +149,55 @@ def test_room_that_is_made_wakes_the_one_who_fetches(shared: PrefetchBuffer) -> 
     shared.take()
     assert shared.wakeup.is_set
     assert not shared.full
+
+
+LATE = DeadlineExceededError("too late")
+
+
+def put(shared: PrefetchBuffer) -> None:
+    shared.put(wanted(shared), 0, records(0, 5))
+
+
+def broke(shared: PrefetchBuffer) -> None:
+    shared.broke(wanted(shared), 0, LATE)
+
+
+def resumed(shared: PrefetchBuffer) -> None:
+    shared.resume(TP)
+
+
+@pytest.mark.parametrize(
+    ("before", "call"),
+    [
+        pytest.param((), put, id="records"),
+        pytest.param((), broke, id="an error"),
+        pytest.param((put, lambda shared: shared.pause(TP)), resumed, id="the end of a pause"),
+        pytest.param((lambda shared: shared.pause(TP), put), resumed, id="the end of a pause with records"),
+        pytest.param(
+            (lambda shared: shared.pause(TP), broke), resumed, id="the end of a pause with an error"
+        ),
+        pytest.param(
+            (put, lambda shared: shared.take()),
+            lambda shared: shared.give_back(records(0, 5)),
+            id="records that are given back",
+        ),
+        pytest.param((), lambda shared: shared.close(), id="a close"),
+        pytest.param((), lambda shared: shared.fail(ZeroDivisionError()), id="a failure"),
+    ],
+)
+def test_a_reader_that_waits_hears_of_news(
+    shared: PrefetchBuffer,
+    before: tuple[Callable[[PrefetchBuffer], object], ...],
+    call: Callable[[PrefetchBuffer], object],
+) -> None:
+    """A task of asyncio that waits looks at nothing before."""
+    for step in before:
+        step(shared)
+    assert not shared.has_news
+    heard: list[bool] = []
+    shared.listener = lambda: heard.append(shared.has_news)
+    call(shared)
+    assert True in heard
 
 
 def test_hidden_offsets_count_as_handed_out_with_the_records_before_them(shared: PrefetchBuffer) -> None:
