@@ -72,7 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _delete(admin: Admin, name: str, arguments: argparse.Namespace) -> None:
     if not arguments.markers:
-        check_no_markers(name, admin.group_offsets(name), "if that is gone for good, add --markers")
+        from ..kafka.group.committed_offsets import all_committed_offsets
+
+        offsets = all_committed_offsets(admin.router, name, stable=False)  # a transaction may hang
+        check_no_markers(name, offsets, "if that is gone for good, add --markers")
     admin.delete_groups([name])
 
 

@@ -199,7 +199,9 @@ def act_on_each(names: Iterable[str], act: Callable[[str], None], done: str, *, 
                 if not as_json:
                     note(f"{name}: {done}")
     finally:
-        if as_json:
+        failure = sys.exception()
+        is_wrong_usage = isinstance(failure, ValueError) and not isinstance(failure, KafkaError)
+        if as_json and not is_wrong_usage:
             with contextlib.suppress(BrokenPipeError):  # the outcome counts nevertheless
                 print_json(rows)
     return 1 if any(row["error"] for row in rows) else 0

@@ -133,7 +133,8 @@ def run(arguments: argparse.Namespace) -> int:
         producer.close(timeout=_LAST_CHANCE_S)
         stats = producer.stats()  # the signal may have come before `send` returned: the record counts, too
         sent = max(counts.sent, stats.records + stats.failed_records)
-        note(f"Ended early: {stats.records} of {counted(sent, 'record')} {_is(sent)} confirmed.")
+        done = "sent" if config.acks is Acks.NONE else "confirmed"
+        note(f"Ended early: {stats.records} of {counted(sent, 'record')} {_is(sent)} {done}.")
         raise
     return _report(arguments, counts, problem, is_confirmed=config.acks is not Acks.NONE)
 

@@ -53,7 +53,8 @@ class _Turns:
 
     def __init__(self) -> None:
         self.lock = DeadlineLock()
-        self.connected_at = 0.0
+        self.began_at = 0.0
+        """When the attempt began that was connected last."""
         self._failure: KafkaError | None = None
         self._failed_at = 0.0
 
@@ -126,11 +127,11 @@ class Brokers:
                     connection = self._connect(broker, deadline)
             connection.channel = channel
             if (other := self._newer(key, broker, began)) is not None:
-                connection.close()
+                self._let_go(connection)
                 raise NetworkError(
                     f"broker {broker.node_id}: meanwhile another thread has found it at {other}"
                 )
-            turns.connected_at = time.monotonic()
+            turns.began_at = began
             self._note(known, key, connection, broker)
             for former in [one for one in list(self._turns) if one[0] == key and one[1:] != place]:
                 self._turns.pop(former, None)
@@ -139,11 +140,11 @@ class Brokers:
         return turns.lock.run(connect, deadline, f"connecting to broker {broker.node_id}")
 
     def _newer(self, key: _Key, broker: Broker, began: float) -> str | None:
-        """Another address to which another thread has connected since ``began``: it has newer metadata."""
+        """Another address to which another thread has connected that began later: it has newer metadata."""
         _, host, port = self._connections.get(key, (None, broker.host, broker.port))
         turns = self._turns.get((key, host, port))
         is_other = (host, port) != (broker.host, broker.port)
-        return f"{host}:{port}" if is_other and turns is not None and turns.connected_at > began else None
+        return f"{host}:{port}" if is_other and turns is not None and turns.began_at > began else None
 
     def ready(self, broker: Broker, channel: str = "") -> Connection | None:
         """A live connection as `connection` returns it, if there is one that can be had without waiting."""
@@ -164,7 +165,10 @@ class Brokers:
 
     def _note(self, known: _Known, key: _Key, connection: Connection, broker: Broker) -> None:
         self._has_connected = True
+        former, _, _ = known.get(key, (connection, "", -1))
         known[key] = (connection, broker.host, broker.port)
+        if former is not connection:  # of another address, and of a thread that knew no better
+            self._let_go(former)
 
     def _unless_closed(self, connection: Connection, known: object) -> Connection:
         """``connection``, unless `close` was called since ``known`` was read, and missed it."""

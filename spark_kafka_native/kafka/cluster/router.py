@@ -244,8 +244,9 @@ class Router:
 
     def ask_any(self, request: Request[R], deadline: Deadline) -> R:
         """One attempt at ``request``: live connections, then the known brokers, then the bootstrap addresses
-        again (KIP-899: all brokers may have moved). Raises the failures of all, `AuthenticationError` at
-        once: the others would refuse it as well, and the account might be locked.
+        again (KIP-899: all brokers may have moved). Raises the failures of all. After an
+        `AuthenticationError` no other connection is made: the others would refuse it as well, and the account
+        might be locked.
         """
         return self._ask(request, deadline, math.inf)
 
@@ -261,7 +262,7 @@ class Router:
         with _Asked[R](deadline, failures) as asked:
             try:
                 answer = self._ask_in_turn(asked, request, deadline, next_after_ms)
-            except AuthenticationError:  # no other connection is made, but a broker asked before may answer
+            except KafkaError:  # no other connection is made, but a broker asked before may answer
                 answer = asked.first(math.inf)
                 if answer is None:
                     raise
@@ -303,12 +304,13 @@ class Router:
             # Where several are silent all may be, and time has to be left to connect to others.
             yield connection.muted_ms, lambda one=connection: one, MAX_IN_TURN < i < len(ready)  # type: ignore[misc]
         # One that was just made and is silent as well says that the brokers are slow: more of them would not
-        # help.
+        # help. On a channel a request may be held back.
         since = time.monotonic() - self.config.request_timeout_ms / 1000
-        if not (asked.is_waiting and any(one.opened_at > since for one in ready)):
+        recent = [one for one in ready if one.opened_at > since and not one.closed and not one.channel]
+        if not (asked.is_waiting and recent):
             # No answer of the others is seen while a connection is made.
             is_waiting = asked.is_waiting or len(ready) < len(live)
-            for connect in self._ways(deadline, NEXT_AFTER_MS if is_waiting else math.inf):
+            for connect in self._ways(deadline, NEXT_AFTER_MS if is_waiting else math.inf, live):
                 yield 0.0, connect, False
         for connection in live:
             if connection not in ready:
@@ -408,18 +410,20 @@ class Router:
             for name in topics
         )
 
-    def _ways(self, deadline: Deadline, at_most_ms: float) -> Iterable[Callable[[], Connection]]:
-        """The connections that have to be made first, each in ``at_most_ms``: a live one, and its broker, has
-        been asked.
+    def _ways(
+        self, deadline: Deadline, at_most_ms: float, live: Collection[Connection]
+    ) -> Iterable[Callable[[], Connection]]:
+        """The connections that have to be made first, each in ``at_most_ms``. The brokers of ``live`` are
+        asked already.
         """
         # To connect, at most half of the rest of the time, so that brokers that are gone leave some for the
         # bootstrap servers. Those that did not answer before are asked last, and those for which little
         # time is left next time: they must not count as unreachable after a moment.
         whole_ms = deadline.remaining_ms / 2
         known = deadline.within_ms(whole_ms)
-        live = {one.address for one in self._brokers.live()}
+        there = {one.address for one in live if not one.closed}
         brokers = sorted(
-            (one for one in self._metadata.brokers.values() if f"{one.host}:{one.port}" not in live),
+            (one for one in self._metadata.brokers.values() if f"{one.host}:{one.port}" not in there),
             key=lambda broker: 0.0 if self.outage(broker.node_id) is None else 1.0 + random.random(),
         )
         for broker in brokers:

@@ -168,11 +168,12 @@ class MembershipThread:
                 self._step()
         except BaseException as error:  # noqa: BLE001 - the caller must hear of a bug, of any kind
             _LOG.exception("the thread of a group's member failed")
+            self._may_start_later = False
             with self.changing():
                 self._membership.failed(KafkaError(f"the member's thread failed: {error!r}"), False, 0.0)
 
     def _step(self) -> None:
-        if self._subscription.empty or self._membership.failure is not None:  # which is final
+        if self._subscription.empty or self._membership.failure is not None:
             self._condition.wait_for(lambda: self._news or self._stopping, Deadline(NEVER))
             return
         now = time.monotonic()

@@ -225,7 +225,9 @@ class RequestPipeline:
         """
         if not self._first_is_overdue():
             return False
-        self.poll()  # not before: what threads wait for, they read by themselves
+        # Not before: what threads wait for, they read by themselves. Nothing is written: a request that is
+        # overdue may have been done on another connection since.
+        self._read(self._become_reader, self._read_arrived)
         return self._first_is_overdue()
 
     def _first_is_overdue(self) -> bool:

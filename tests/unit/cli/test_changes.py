@@ -161,6 +161,14 @@ def test_a_limit_is_that_of_the_name(
     assert fields["validate_only"] is bool(more)
 
 
+def test_a_limit_that_is_wrong_prints_no_outcome(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(broker, "quotas", "--user", "a", "--set", "producer_byte_rate=-5", "--json")
+    assert capsys.readouterr().out == ""
+
+
 def test_a_changed_limit_says_its_outcome_as_json(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -178,6 +178,8 @@ def test_groups_of_markers_are_changed_only_where_that_is_asked_for(
         assert advice in capsys.readouterr().err
     assert broker.committed("query-0") == {TopicPartition("orders", 0): 7}
     assert not broker.asked("DeleteGroups")
+    # A transaction that hangs holds up no clean-up.
+    assert [one.fields["require_stable"] for one in broker.asked("OffsetFetch")][-2:] == [False, True]
     broker.on("DeleteGroups").reply({"results": [{"group_id": "query-0"}]})
     assert main([*delete, "--markers"]) == 0
     assert len(broker.asked("DeleteGroups")) == 1

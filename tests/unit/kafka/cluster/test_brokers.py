@@ -273,7 +273,7 @@ def test_a_former_address_blocks_no_thread_that_knows_the_present_one() -> None:
         # It comes too late: in the place of the other one, that would be closed by no one.
         assert "another thread has found it at present:1" in str(first.exception(60))
     assert brokers.live() == [found]
-    assert opening.made[1].closed
+    assert opening.made[1].retired
     assert [(host, port) for _, host, port in brokers._turns] == [("present", 1)]
 
 

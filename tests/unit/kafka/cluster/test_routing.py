@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +22,9 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     AuthenticationError,
     BrokerError,
+    ConfigError,
     DeadlineExceededError,
+    KafkaError,
     NetworkError,
     ProtocolError,
     SecurityError,
@@ -72,7 +75,7 @@ def metadata(*topics: MetadataResponseTopic, brokers: tuple[int, ...] = (1, 2)) 
 class FakeConnection:
     """Returns the answers of its broker; raises those that are errors."""
 
-    channel, has_unwritten, address, opened_at = "", False, "elsewhere:1", -math.inf
+    channel, has_unwritten, address, opened_at, closed = "", False, "elsewhere:1", -math.inf, False
 
     def __init__(self, name: str, brokers: FakeBrokers, muted_ms: int = 0, in_flight: int = 0) -> None:
         self.name, self.brokers, self.muted_ms, self.in_flight = name, brokers, muted_ms, in_flight
@@ -409,14 +412,22 @@ class TestSending:
             assert left > (0 if idle else 50_000)
 
     @pytest.mark.parametrize("answers", [True, False])
+    @pytest.mark.parametrize("kind", [AuthenticationError, ConfigError])
     def test_refused_credentials_wait_for_the_brokers_that_were_asked_before(
-        self, router: Router, brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, answers: bool
+        self,
+        router: Router,
+        brokers: FakeBrokers,
+        monkeypatch: pytest.MonkeyPatch,
+        answers: bool,
+        kind: type[KafkaError],
     ) -> None:
-        """One that has not loaded them yet ended the look-up that a slow one was about to answer."""
+        """One that has not loaded them yet ended the look-up that a slow one was about to answer; so did a
+        file of certificates that is just being replaced.
+        """
         monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 5)
         slow = Silent("slow", brokers)
         brokers.idle = [slow]
-        brokers.refused = dict.fromkeys((1, 2), AuthenticationError("refused"))
+        brokers.refused = dict.fromkeys((1, 2), kind("refused"))
 
         def first(asked: Any, timeout_ms: float) -> Any:
             return "late" if timeout_ms == math.inf and answers else None
@@ -425,9 +436,34 @@ class TestSending:
         if answers:
             assert router.look_up(REQUEST, Deadline.after_ms(60_000)) == "late"
         else:
-            with pytest.raises(AuthenticationError):
+            with pytest.raises(kind):
                 router.look_up(REQUEST, Deadline.after_ms(60_000))
         assert len(brokers.connected) == 1, "the account might be locked"
+
+    @pytest.mark.parametrize(
+        ("channel", "closed", "dials"), [("", False, 0), ("", True, 3), ("membership", False, 3)]
+    )
+    def test_a_recent_connection_that_is_silent_says_that_brokers_are_slow(
+        self,
+        router: Router,
+        brokers: FakeBrokers,
+        monkeypatch: pytest.MonkeyPatch,
+        channel: str,
+        closed: bool,
+        dials: int,
+    ) -> None:
+        """But not one that was reset, nor that of a group: JoinGroup is held back there."""
+        monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 5)
+        old, recent = (Silent(name, brokers) for name in ("old", "recent"))
+        recent.channel, recent.closed, recent.opened_at = channel, closed, time.monotonic()
+        brokers.idle, brokers.refused = [old, recent], gone(1, 2)
+        monkeypatch.setattr(
+            router_module._Asked,
+            "first",
+            lambda _, ms: "late" if ms == math.inf or brokers.connected[2:] else None,
+        )
+        assert router.look_up(REQUEST, Deadline.after_ms(60_000)) == "late"
+        assert len(brokers.connected) == dials
 
     def test_all_failures_are_told_each_once(self, router: Router, brokers: FakeBrokers) -> None:
         brokers.refused = gone(1, 2)

@@ -110,6 +110,23 @@ def test_a_member_that_ends_while_it_connects_does_not_join() -> None:
         assert cluster[1].requests(JoinGroupRequest) == []
 
 
+def test_the_failure_of_a_thread_that_has_ended_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing would look again: a read would wait for ever."""
+    router = Router(ClientConfig(bootstrap_servers=("127.0.0.1:1",), default_api_timeout_ms=50))
+    member = new_member(router, GroupConfig(group_id="g"), Subscription("a"))
+
+    def broken(*_: Any, **__: Any) -> None:  # as a filter of the log is
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(member, "_failed", broken)
+    member.thread.start()
+    member.thread.join(WITHIN_S)
+    for _ in range(2):
+        assert "the member's thread failed" in str(member.membership.failure)
+        member.failure_raised()
+    router.close()
+
+
 @pytest.mark.parametrize(("last_line", "code"), [("", 0), ("1 / 0", 1)], ids=["ends", "fails"])
 def test_a_program_ends_though_its_consumer_is_not_closed(last_line: str, code: int) -> None:
     with MockBroker() as broker:

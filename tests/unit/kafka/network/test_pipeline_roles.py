@@ -664,6 +664,18 @@ class TestAlive:
         stream.hung_up = True
         assert not connection.alive()
 
+    def test_a_request_that_was_given_up_long_ago_is_not_written(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        """What it asks for may have been done on another connection since, and changed once more."""
+        stream.full = True
+        connection.post(REQUEST).abandon()
+        connection._in_flight[0].overdue_at = 0.0
+        connection.answered_at -= 10
+        stream.full = False
+        assert not connection.alive()
+        assert not stream.written
+
     def test_who_waits_for_answers_is_not_read_for(self, connection: Connection, stream: Stream) -> None:
         pending = connection.submit(REQUEST)
         connection._used_at -= 1e6  # long ago, but a response is due
