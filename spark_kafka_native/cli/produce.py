@@ -314,7 +314,7 @@ def _maker(arguments: argparse.Namespace, typed: Mapping[str, TypedInput]) -> Ca
         if separator is not None:
             before, found, after = data.partition(separator)
             if not found:
-                raise InputError(f"a line has no separator {separator!r}: {data[:60]!r}")
+                raise InputError(f"it has no separator {separator!r}: {data[:60]!r}")
             key, value = before or empty, after
         return _NewRecord(key, value or empty, arguments.partition, arguments.timestamp, headers)
 
@@ -347,7 +347,7 @@ def record_from_json(
             frozenset(name for name in ("key", "value") if parsed.get(f"{name}_base64") is not None),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise InputError(f"a line is no record in JSON ({error}): {data[:60]!r}") from None
+        raise InputError(f"it is no record in JSON ({error}): {data[:60]!r}") from None
 
 
 def _json_contents(

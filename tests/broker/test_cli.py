@@ -188,7 +188,7 @@ def test_a_line_that_is_no_record_ends_it_after_those_before(run: Run, admin: Ad
     admin.create_topics([name])
     code, _, err = run("produce", name, "-K", ":", stdin=b"a:1\nb:2\nnothing\nc:3\n")
     assert code == 1
-    assert err == f"2 records are in {name}.\nerror: a line has no separator b':': b'nothing'\n"
+    assert err == f"2 records are in {name}.\nerror: line 3: it has no separator b':': b'nothing'\n"
     assert run("offsets", name)[1] == f"{name}\t0\t0\t2\t2\n"
     assert run("produce", name, "/nowhere/at/all")[0] == 1
     code, _, err = run("produce", f"{name}-never", "-X", "max.block.ms=1000", stdin=b"x\n")
