@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 from ..config.client_config import CANONICAL, ClientConfig, split_address
 from ..errors import (
@@ -34,8 +35,6 @@ from ..runtime.waiting import DeadlineLock
 
 _Key = tuple[int, str]
 """Node id and channel."""
-_Known = dict[_Key, tuple[Connection, str, int]]
-"""With the host and the port that the broker advertised."""
 Open = Callable[[str, int, ClientConfig, Deadline], Connection]
 _LOG = logging.getLogger("spark_kafka_native")
 SAY_AFTER_S = 1.5
@@ -46,6 +45,16 @@ former broker is not connected to any more.
 """
 
 
+class _Known(NamedTuple):
+    """A connection, with the host and the port that the broker advertised."""
+
+    connection: Connection
+    host: str
+    port: int
+    began_at: float
+    """When the attempt began; 0 for one that was adopted meanwhile."""
+
+
 class _Turns:
     """The threads that need one connection take turns. A failure counts for all that waited meanwhile: one
     after the other would wait for a broker that has moved to another address.
@@ -53,8 +62,6 @@ class _Turns:
 
     def __init__(self) -> None:
         self.lock = DeadlineLock()
-        self.began_at = 0.0
-        """When the attempt began that was connected last."""
         self._failure: KafkaError | None = None
         self._failed_at = 0.0
 
@@ -98,7 +105,7 @@ class Brokers:
         in_forked_child(self._disown)
 
     def _start_empty(self) -> None:
-        self._connections: _Known = {}
+        self._connections: dict[_Key, _Known] = {}
         self._bootstrapped: Connection | None = None
         self._leaving: list[Connection] = []
         """Replaced by others, but their requests are not answered yet."""
@@ -126,25 +133,17 @@ class Brokers:
                 with turns.noting_failure(deadline):
                     connection = self._connect(broker, deadline)
             connection.channel = channel
-            if (other := self._newer(key, broker, began)) is not None:
+            other = self._connections.get(key)
+            if other is not None and other[1:3] != place and other.began_at > began:  # by newer metadata
                 self._let_go(connection)
-                raise NetworkError(
-                    f"broker {broker.node_id}: meanwhile another thread has found it at {other}"
-                )
-            turns.began_at = began
-            self._note(known, key, connection, broker)
+                at = f"{other.host}:{other.port}"
+                raise NetworkError(f"broker {broker.node_id}: meanwhile another thread has found it at {at}")
+            self._note(known, key, _Known(connection, *place, began))
             for former in [one for one in list(self._turns) if one[0] == key and one[1:] != place]:
                 self._turns.pop(former, None)
             return self._unless_closed(connection, known)
 
         return turns.lock.run(connect, deadline, f"connecting to broker {broker.node_id}")
-
-    def _newer(self, key: _Key, broker: Broker, began: float) -> str | None:
-        """Another address to which another thread has connected that began later: it has newer metadata."""
-        _, host, port = self._connections.get(key, (None, broker.host, broker.port))
-        turns = self._turns.get((key, host, port))
-        is_other = (host, port) != (broker.host, broker.port)
-        return f"{host}:{port}" if is_other and turns is not None and turns.began_at > began else None
 
     def ready(self, broker: Broker, channel: str = "") -> Connection | None:
         """A live connection as `connection` returns it, if there is one that can be had without waiting."""
@@ -152,10 +151,11 @@ class Brokers:
 
         def find() -> Connection | None:
             if key not in self._connections and not channel and (adopted := self._adopt(broker)) is not None:
-                self._note(self._connections, key, adopted, broker)
-            connection, host, port = self._connections.get(key, (None, "", -1))
-            if connection is None or (host, port) != (broker.host, broker.port):
+                self._note(self._connections, key, _Known(adopted, broker.host, broker.port, 0.0))
+            found = self._connections.get(key)
+            if found is None or found[1:3] != (broker.host, broker.port):
                 return None
+            connection = found.connection
             return connection if connection.alive() and not connection.renewal_due else None
 
         try:
@@ -163,12 +163,12 @@ class Brokers:
         except NetworkError:  # another thread is connecting
             return None
 
-    def _note(self, known: _Known, key: _Key, connection: Connection, broker: Broker) -> None:
+    def _note(self, known: dict[_Key, _Known], key: _Key, made: _Known) -> None:
         self._has_connected = True
-        former, _, _ = known.get(key, (connection, "", -1))
-        known[key] = (connection, broker.host, broker.port)
-        if former is not connection:  # of another address, and of a thread that knew no better
-            self._let_go(former)
+        former = known.get(key, made)
+        known[key] = made
+        if former.connection is not made.connection:  # at another address, by older metadata
+            self._let_go(former.connection)
 
     def _unless_closed(self, connection: Connection, known: object) -> Connection:
         """``connection``, unless `close` was called since ``known`` was read, and missed it."""
@@ -217,7 +217,7 @@ class Brokers:
             self._leaving.append(connection)
 
     def _present(self) -> list[Connection]:
-        present = [connection for connection, _, _ in list(self._connections.values())]
+        present = [one.connection for one in list(self._connections.values())]
         bootstrapped = self._bootstrapped
         return present if bootstrapped is None else [*present, bootstrapped]
 
@@ -304,8 +304,8 @@ class Brokers:
         found = self._connections.get(key)
         if found is None:
             return None
-        connection, host, port = found
-        if (host, port) == (broker.host, broker.port) and connection.alive():
+        connection = found.connection
+        if found[1:3] == (broker.host, broker.port) and connection.alive():
             if not connection.renewal_due:
                 return connection
             # Its session ends (KIP-368). Nothing is sent on another connection before everything sent on this

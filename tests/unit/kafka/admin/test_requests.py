@@ -675,9 +675,8 @@ def test_groups_that_were_refused_are_named_by_the_error_that_ends_the_call(
     assert note.startswith("also refused: deleting group full: NON_EMPTY_GROUP")
 
 
-def test_a_broker_that_has_just_started_is_asked_for_its_configs(
-    cluster: ScriptedCluster, admin: Admin
-) -> None:
+def only_broker_1(cluster: ScriptedCluster) -> set[int]:
+    """The ids of the brokers that metadata name from now on: more may be added."""
     there = {1}
 
     def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
@@ -685,6 +684,13 @@ def test_a_broker_that_has_just_started_is_asked_for_its_configs(
         return replace(response, brokers=[one for one in response.brokers if one.node_id in there])
 
     answer_all(cluster, MetadataRequest, metadata)
+    return there
+
+
+def test_a_broker_that_has_just_started_is_asked_for_its_configs(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    there = only_broker_1(cluster)
     answer_all(cluster, IncrementalAlterConfigsRequest, altered)
     with pytest.raises(BrokerError, match=r"no such broker just now; there are 1\)$"):
         admin.alter_configs(ConfigResource.broker(2), {"x": "y"})
@@ -904,13 +910,7 @@ def test_a_broker_that_has_just_started_is_one_of_all_brokers(
     names: Callable[[Admin], list[str]],
 ) -> None:
     """Else its groups would be missing, and live transactions of its coordinator would seem to hang."""
-    there = {1}
-
-    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
-        response = cluster.metadata(request, version)
-        return replace(response, brokers=[one for one in response.brokers if one.node_id in there])
-
-    answer_all(cluster, MetadataRequest, metadata)
+    there = only_broker_1(cluster)
     cluster.mock.on(api, times=None).reply(lambda request: answer(f"of broker {request.node_id}"))
     assert names(admin) == ["of broker 1"]
     there.add(2)

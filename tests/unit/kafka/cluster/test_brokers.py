@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from spark_kafka_native.kafka.cluster.brokers import Brokers
+from spark_kafka_native.kafka.cluster.brokers import Brokers, _Known
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import (
@@ -410,7 +410,7 @@ class Used:
 def with_connections(*used: Used) -> Brokers:
     """The last one to a bootstrap server."""
     brokers: Any = Brokers(ClientConfig(bootstrap_servers=("h:1",)))
-    brokers._connections = {(number, ""): (one, "h:1", 0) for number, one in enumerate(used[:-1])}
+    brokers._connections = {(number, ""): _Known(one, "h", 1, 0.0) for number, one in enumerate(used[:-1])}
     brokers._bootstrapped = used[-1]
     return brokers  # type: ignore[no-any-return]
 
