@@ -56,6 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the requested action."""
     if arguments.delete and not arguments.names:
         wrong_usage(arguments, "--delete: which groups?")
+    if arguments.markers and not arguments.delete:
+        wrong_usage(arguments, "--markers: only with --delete")
+    if arguments.delete and arguments.state:
+        wrong_usage(arguments, "--state chooses what is shown; --delete deletes the groups that it names")
     with connect(arguments) as admin:
         if arguments.delete:
             names = dict.fromkeys(arguments.names)
@@ -96,12 +100,17 @@ def _state(text: str) -> str:
 
 
 def _names(admin: Admin, arguments: argparse.Namespace) -> list[str]:
-    if arguments.names:
-        names = list(dict.fromkeys(arguments.names))
-        _check_known(admin, names)
-        return names
+    named = list(dict.fromkeys(arguments.names))
+    if named:
+        _check_known(admin, named)
+        if not arguments.state:
+            return named
     # Share groups commit no offsets, and are described by another request.
-    return [group.group_id for group in admin.list_groups(states=arguments.state) if group.type != "share"]
+    return [
+        group.group_id
+        for group in admin.list_groups(states=arguments.state)
+        if (group.group_id in named if named else group.type != "share")
+    ]
 
 
 def _list(admin: Admin, arguments: argparse.Namespace) -> None:

@@ -49,7 +49,7 @@ def test_groups_of_a_state_are_listed(broker: MockBroker, capsys: pytest.Capture
         return {"groups": groups}
 
     broker.on("ListGroups", times=None).reply(listed)
-    for options in ([], ["one", "two"], ["--lag"]):
+    for options in ([], ["one", "two"], ["--lag"], ["two", "one", "--lag"]):
         command = ["groups", *options, "--state", "empty", "--json", "-b", broker.bootstrap_servers]
         assert main(command) == 0
         assert [row["group"] for row in json.loads(capsys.readouterr().out)] == ["one"]

@@ -48,6 +48,8 @@ from spark_kafka_native.testing import MockBroker
         (["reset", "g", "-b", "h"], "where to?"),
         (["reset", "g", "--to", "latest", "--shift-by", "1", "-b", "h"], "where to?"),
         (["groups", "--delete", "-b", "h"], "which groups?"),
+        (["groups", "g", "--delete", "--state", "empty", "-b", "h"], "--delete deletes the groups that it"),
+        (["groups", "g", "--markers", "-b", "h"], "--markers: only with --delete"),
         (["groups", "g", "--d", "-b", "h"], "unrecognized arguments: --d"),
         (["reset", "g", "--to", "latest", "--exec", "-b", "h"], "unrecognized arguments: --exec"),
         (["topics", "create", "", "-b", "h"], "not empty"),
