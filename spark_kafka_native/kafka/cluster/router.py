@@ -309,8 +309,12 @@ class Router:
         recent = [one for one in ready if one.opened_at > since and not one.closed and not one.channel]
         if not (asked.is_waiting and recent):
             # No answer of the others is seen while a connection is made.
-            is_waiting = asked.is_waiting or len(ready) < len(live)
-            for connect in self._ways(deadline, NEXT_AFTER_MS if is_waiting else math.inf, live):
+            is_held_back = len(ready) < len(live)
+
+            def at_most_ms() -> float:
+                return NEXT_AFTER_MS if asked.is_waiting or is_held_back else math.inf
+
+            for connect in self._ways(deadline, at_most_ms, live):
                 yield 0.0, connect, False
         for connection in live:
             if connection not in ready:
@@ -411,9 +415,9 @@ class Router:
         )
 
     def _ways(
-        self, deadline: Deadline, at_most_ms: float, live: Collection[Connection]
+        self, deadline: Deadline, at_most_ms: Callable[[], float], live: Collection[Connection]
     ) -> Iterable[Callable[[], Connection]]:
-        """The connections that have to be made first, each in ``at_most_ms``. The brokers of ``live`` are
+        """The connections that have to be made first, each in ``at_most_ms()``. The brokers of ``live`` are
         asked already.
         """
         # To connect, at most half of the rest of the time, so that brokers that are gone leave some for the
@@ -429,9 +433,9 @@ class Router:
         for broker in brokers:
             if known.remaining_ms < whole_ms / LEAST_SHARE:
                 break
-            share = known.within_ms(min(at_most_ms, known.remaining_ms / 2))
+            share = known.within_ms(min(at_most_ms(), known.remaining_ms / 2))
             yield lambda broker=broker, share=share: self._brokers.connection(broker, share)  # type: ignore[misc]
-        yield lambda: self._brokers.bootstrap(deadline.within_ms(at_most_ms))
+        yield lambda: self._brokers.bootstrap(deadline.within_ms(at_most_ms()))
 
 
 @contextlib.contextmanager
@@ -497,9 +501,7 @@ class _Asked(Generic[R]):
     def _answer(self, pending: PendingResponse[R]) -> R:
         """Raises the error of one that has failed, or has taken too long."""
         if not pending.done:
-            now = time.monotonic()
-            waited_ms, is_overdue = (now - pending.sent_at) * 1000, now >= pending.overdue_at
-            pending.connection.give_up(pending, waited_ms, is_overdue=is_overdue)
+            pending.connection.give_up(pending, (time.monotonic() - pending.sent_at) * 1000)
         return pending.result()
 
 

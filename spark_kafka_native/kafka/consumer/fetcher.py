@@ -410,7 +410,7 @@ class FetchRun:
         for fetch in fetches:
             is_late = (self._clock.now() - fetch.since) * 1000 > late_after_ms
             if fetch.pending not in done and is_late:
-                fetch.pending.connection.give_up(fetch.pending, late_after_ms)
+                fetch.pending.connection.give_up(fetch.pending, late_after_ms, is_overdue=True)
                 done.add(fetch.pending)
         for fetch in fetches:
             if fetch.pending in done:

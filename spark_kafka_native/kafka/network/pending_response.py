@@ -43,7 +43,9 @@ class Carrier(Protocol):
     def wait_for(self, pending: PendingResponse[Any], deadline: Deadline) -> bool:
         """Read until ``pending`` is done; False if ``deadline`` passed first."""
 
-    def give_up(self, pending: PendingResponse[Any], waited_ms: float, *, is_overdue: bool = True) -> None:
+    def give_up(
+        self, pending: PendingResponse[Any], waited_ms: float, *, is_overdue: bool | None = None
+    ) -> None:
         """Close the connection because ``pending`` has no response, or abandon it."""
 
 
@@ -99,8 +101,8 @@ class PendingResponse(Generic[R]):
             limit_ms = self.connection.request_timeout_ms if timeout_ms is None else timeout_ms
             if deadline is not None:
                 limit_ms = min(limit_ms, deadline.remaining_ms)
-            limit = Deadline.after_ms(limit_ms) if deadline is None else deadline.within_ms(limit_ms)
             self.overdue_at = max(self.overdue_at, time.monotonic() + limit_ms / 1000)
+            limit = Deadline.after_ms(limit_ms) if deadline is None else deadline.within_ms(limit_ms)
             if not self.connection.wait_for(self, limit):
                 self._give_up(limit, limit_ms)
         if self._error is not None:
@@ -111,8 +113,8 @@ class PendingResponse(Generic[R]):
         if limit.cancelled:  # the broker is not to blame, and other threads may use the connection
             self.abandon()
             raise NetworkError(f"{self.what}: nobody waits for the answer any more")
-        is_overdue = limit_ms >= self.connection.request_timeout_ms
-        self.connection.give_up(self, limit_ms, is_overdue=is_overdue)
+        has_had_less = limit_ms < self.connection.request_timeout_ms
+        self.connection.give_up(self, limit_ms, is_overdue=False if has_had_less else None)
 
     def release(self) -> None:
         """Let the connection overwrite the response's memory; its record sets must not be read afterwards."""

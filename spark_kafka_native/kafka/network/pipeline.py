@@ -173,19 +173,23 @@ class RequestPipeline:
         )
         return pending.done
 
-    def give_up(self, pending: PendingResponse[Any], waited_ms: float, *, is_overdue: bool = True) -> None:
+    def give_up(
+        self, pending: PendingResponse[Any], waited_ms: float, *, is_overdue: bool | None = None
+    ) -> None:
         """Close the connection because ``pending`` has no response: a late one must match nothing. Unless
         another thread has just read it.
 
-        If it is not overdue, as its caller had little time, and other requests are waited for, the connection
-        stays: they would be cut and sent again, and without idempotence written twice. ``pending`` is
-        abandoned then; raises `RequestTimedOutError`.
+        If it is not overdue (None: by the time since it was sent, and since the last answer, behind which it
+        waited), and other requests are waited for, the connection stays: they would be cut and sent again,
+        and without idempotence written twice. ``pending`` is abandoned then; raises `RequestTimedOutError`.
         """
         message = f"{pending.what}: no answer in {waited_ms:.0f} ms"
         closed, is_first = RequestTimedOutError(f"{message}; the connection was closed"), None
         with self.lock:  # else a request that another thread submits meanwhile is cut
             if pending.done:
                 return
+            if is_overdue is None:
+                is_overdue = self._overdue_in_s([pending]) <= 0
             others = (*self._in_flight, *self._unwritten.unanswered())
             if is_overdue or all(one is pending or one.abandoned for one in others):
                 is_first = self._mark_dead(closed)
@@ -371,6 +375,7 @@ class RequestPipeline:
                 self._waiting_to_read.notify_last()
             if mine:
                 self._close_if_dead_and_unused()
+                self._throttle.say()  # a log handler may use this client
 
     def _read_arrived(self) -> None:
         while self._read_frame():
@@ -576,6 +581,7 @@ class Throttle:
     def __init__(self, address: str) -> None:
         self._address = address
         self._muted_until = 0.0
+        self._unsaid_ms = 0
 
     @property
     def muted_ms(self) -> float:
@@ -587,6 +593,12 @@ class Throttle:
         if throttle_time_ms > 0:
             muted_until = time.monotonic() + min(throttle_time_ms, MAX_MUTED_MS) / 1000
             self._muted_until = max(self._muted_until, muted_until)
+            self._unsaid_ms = throttle_time_ms
+
+    def say(self) -> None:
+        """Log the throttle time that was learned last, if that was not done before."""
+        throttle_time_ms, self._unsaid_ms = self._unsaid_ms, 0
+        if throttle_time_ms:
             _THROTTLED_LOG.info(
                 ("throttled", self._address),  # apart from the end of the same connection
                 "%s: throttled for %d ms, as a quota is exceeded",

@@ -369,6 +369,10 @@ class Failures:
         if self._completion.failed(batches, why, cause, retriable=retriable, topic_id=topic_id):
             queue.spilled()
 
+    def taken_in(self, batch: Batch) -> None:
+        """A new batch, of records that may have waited for longer than all that were looked at."""
+        self._expire_at = min(self._expire_at, batch.sending.since + self._timeout_ms / 1000)
+
     def expire(self, now: float) -> None:
         """Give up the batches that were not delivered in time."""
         if now < self._expire_at:

@@ -66,7 +66,8 @@ class FakeConnection:
         self.versions.append(version)
         return self.requests[-1]
 
-    def give_up(self, pending: FakePending, after_ms: float) -> None:
+    def give_up(self, pending: FakePending, after_ms: float, *, is_overdue: bool) -> None:
+        assert is_overdue
         pending.answer = NetworkError(f"no answer within {after_ms:.0f} ms")
 
 

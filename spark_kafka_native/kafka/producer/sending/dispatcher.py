@@ -83,6 +83,8 @@ class Dispatcher:
         if known is not None and known.error_code:
             gone = queue.denied(known.error_code, now)
             if gone or not known.error_code.retriable:
+                if queue.in_flight_unnumbered:
+                    return None  # their answers wake us
                 cause = BrokerError(known.error_code, f"topic {topic}", operation="Describe")
                 # Later records must not fail for this answer, too: the topic may be back by then.
                 self._lookups.refresh(topic)

@@ -214,8 +214,14 @@ class PartitionQueue:
         One that is in flight may be in the log by now; it keeps its numbers, by which the broker recognises
         it when it is replayed. Without numbers nothing would: that one's answer is waited for.
         """
-        silent = {batch for batch in self._in_flight if batch.sending.identity is None}
-        return [batch for batch in self.unended(but) if batch not in silent]
+        unnumbered = self.in_flight_unnumbered
+        return [batch for batch in self.unended(but) if batch not in unnumbered]
+
+    @property
+    def in_flight_unnumbered(self) -> set[Batch]:
+        """Those in flight that no broker would recognise if they were sent again. Batches behind them are not
+        given up before they have come back: in the spill folder they would stand before them."""
+        return {batch for batch in self._in_flight if batch.sending.identity is None}
 
     def ready_at(self) -> float | None:
         """Monotonic seconds when the next batch may be sent; None if nothing waits or answers come first."""

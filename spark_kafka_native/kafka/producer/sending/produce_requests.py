@@ -281,7 +281,7 @@ class ProduceConnections:
             broker.last_answer_at = now
             due = now + timeout_ms / 1000
         elif due <= now:
-            broker.connection.give_up(broker.in_flight[0].pending, timeout_ms)
+            broker.connection.give_up(broker.in_flight[0].pending, timeout_ms, is_overdue=True)
             due = now
         self._timer.by(due)
 

@@ -236,6 +236,7 @@ class SenderLoop:
             self._completion.expect((self.inbox[0],))
             batch = self.inbox.popleft()
             queue = self.queues.add(batch)
+            self.failures.taken_in(batch)
             if batch.failure is not None:
                 self.failures.fail([batch], str(batch.failure), batch.failure, retriable=False)
             elif queue.spilling:  # also a dead letter that has taken a record's place in the folder

@@ -43,7 +43,8 @@ from spark_kafka_native.kafka.errors import (
     ProtocolError,
     UnreachableError,
 )
-from spark_kafka_native.kafka.model import OffsetAt, TopicPartition
+from spark_kafka_native.kafka.model import Broker, OffsetAt, TopicPartition
+from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -405,6 +406,30 @@ def test_where_all_connections_are_silent_another_is_made(
     assert router.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "mock"
     assert waited == [30, 30, 30, 0, 0, 30, 30]
     assert not any(one.closed for one in silent)
+    router.close()
+
+
+def test_a_connection_is_made_in_little_time_while_the_answer_of_one_just_made_may_come(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is seen afterwards only: it waited for a broker that drops all packets."""
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    router.close()
+    for broker in cluster.brokers.values():
+        broker.on(MetadataRequest, Silence)
+    monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 30)
+    shares: list[float] = []
+    connect = router._brokers.connection
+
+    def connecting(broker: Broker, deadline: Deadline) -> Connection:
+        shares.append(deadline.remaining_ms)
+        return connect(broker, Deadline.after_ms(60_000))
+
+    monkeypatch.setattr(router._brokers, "connection", connecting)
+    with pytest.raises(NetworkError):
+        router.look_up(MetadataRequest(topics=[]), Deadline.after_ms(2_000))
+    assert [share > 100 for share in shares] == [True, False, False]
     router.close()
 
 

@@ -72,9 +72,11 @@ def test_a_retry_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest
 def test_throttling_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
     with caplog.at_level(logging.INFO, NETWORK):
-        Throttle("b:1").learn(0)
-        Throttle("b:1").learn(120)
-        Throttle("b:1").learn(130)
+        for throttle_ms in (0, 120, 130):
+            throttle = Throttle("b:1")
+            throttle.learn(throttle_ms)
+            throttle.say()
+            throttle.say()
     assert lines(caplog) == [(NETWORK, logging.INFO, "b:1: throttled for 120 ms, as a quota is exceeded")]
 
 
@@ -83,7 +85,9 @@ def test_a_connection_that_was_throttled_is_also_said_to_end(
 ) -> None:
     monkeypatch.setattr(pipeline, "_THROTTLED_LOG", LogThrottle(logging.getLogger(NETWORK)))
     with caplog.at_level(logging.INFO, NETWORK):
-        Throttle("b:1").learn(120)
+        throttle = Throttle("b:1")
+        throttle.learn(120)
+        throttle.say()
         pipeline.log_end("b:1", 2, NetworkError("reset"), expected=False)
     assert [line for _, _, line in lines(caplog)] == [
         "b:1: throttled for 120 ms, as a quota is exceeded",

@@ -235,7 +235,7 @@ def test_a_handler_that_closes_a_connection_leaves_no_request_without_an_end(
 
         def use(connection: Connection = connection, pendings: list[Any] = pendings) -> None:
             with contextlib.suppress(NetworkError):
-                connection.give_up(pendings[0], 1) if dying else pendings[1].result(60_000)
+                connection.give_up(pendings[0], 1, is_overdue=True) if dying else pendings[1].result(60_000)
 
         came = run_at(step, close, use)
         assert left == [0] * came, f"at step {step}"

@@ -141,14 +141,14 @@ class TestTimeouts:
     def test_a_request_on_a_dead_connection_hears_why_that_died(self, connection: Connection) -> None:
         pending = connection.submit(REQUEST)
         connection.close()
-        connection.give_up(pending, 5)
+        connection.give_up(pending, 5, is_overdue=True)
         with pytest.raises(NetworkError, match="closed by this client"):
             pending.result(0)
 
     def test_a_request_of_the_parent_process_is_given_up(self, connection: Connection) -> None:
         pending = connection.submit(REQUEST)
         connection.forget()
-        connection.give_up(pending, 5)
+        connection.give_up(pending, 5, is_overdue=True)
         with pytest.raises(RequestTimedOutError, match="no answer in 5 ms; the connection was closed"):
             pending.result(0)
 
@@ -172,6 +172,35 @@ class TestTimeouts:
         connection.poll()
         with pytest.raises(RequestTimedOutError, match="the connection was closed"):
             connection.submit(REQUEST).result(5)
+
+    def test_a_request_that_waited_behind_an_answer_cuts_none_of_others(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        """A look-up behind requests of a producer closed a connection on which answers came all the time:
+        without idempotence, records were written twice."""
+        others = [connection.submit(REQUEST) for _ in range(2)]
+        behind, last = connection.submit(REQUEST), connection.submit(REQUEST)
+        for one in (behind, last):
+            one.overdue_at = time.monotonic() - 1
+        stream.answer(0)()
+        connection.poll()
+        assert others[0].done
+        with pytest.raises(RequestTimedOutError, match=r"no answer in 5 ms$"):
+            connection.give_up(behind, 5)
+        assert (connection.closed, behind.abandoned) == (False, True)
+        connection.answered_at -= 3  # the request timeout
+        connection.give_up(last, 5)
+        assert connection.closed
+
+    def test_throttling_is_logged_when_nothing_is_being_read(
+        self, connection: Connection, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A log handler that uses the client waited for itself."""
+        readers: list[object] = []
+        monkeypatch.setattr(pipeline.Throttle, "say", lambda _one: readers.append(connection._reader))
+        stream.waits = [stream.answer(0, throttle_ms=10)]
+        connection.send(REQUEST)
+        assert readers == [None]
 
     def test_no_request_is_submitted_while_the_connection_is_given_up(
         self, connection: Connection, monkeypatch: pytest.MonkeyPatch
@@ -615,7 +644,7 @@ class TestHangUps:
         stream.waits = [stream.answer(0)]
         connection.send(REQUEST)
         pendings = [connection.submit(REQUEST) for _ in range(3)]
-        connection.give_up(pendings[1], 7)
+        connection.give_up(pendings[1], 7, is_overdue=True)
         errors = []
         for pending in pendings:
             with pytest.raises(RequestTimedOutError, match="no answer in 7 ms") as caught:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from support.producer.sending_batches import TP, SendingHalf, batch, spilled
@@ -13,6 +15,7 @@ from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityE
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.completion import OVERTAKING
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
+from spark_kafka_native.kafka.producer.sending.sender import SenderLoop
 from spark_kafka_native.kafka.producer.sending.transaction import Transaction, TransactionEvent
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
@@ -155,6 +158,28 @@ def test_the_time_of_each_batch_that_was_never_spilled_begins_with_its_first_rec
     failing.failures.expire(timeout_s)
     why = f"not delivered within delivery.timeout.ms={ProducerConfig().delivery_timeout_ms}"
     assert failing.told == [(1, why), (2, why)]
+
+
+def test_a_batch_that_comes_late_expires_by_its_first_record_all_the_same():
+    """Records that wait behind others stay in an open batch: after these had expired, they had the whole
+    timeout once more."""
+    failing, timeout_s = Failing(None), ProducerConfig().delivery_timeout_ms / 1000
+    failing.failures.expire(timeout_s)
+    late = batch(1)
+    late.sending.since = 5.0
+    half, idle = failing.half, SimpleNamespace(max_bytes=lambda _topic: 0)
+    loop = SimpleNamespace(
+        inbox=deque([late]),
+        queues=half.queues,
+        failures=failing.failures,
+        _completion=half.completion,
+        _topics=idle,
+    )
+    SenderLoop._take_in(loop)
+    failing.failures.expire(timeout_s + 4.9)
+    assert not late.ended
+    failing.failures.expire(timeout_s + 5)
+    assert late.ended
 
 
 def test_the_sender_wakes_when_a_batch_expires_and_looks_at_what_lingers_behind_it():

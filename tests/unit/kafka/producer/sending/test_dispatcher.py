@@ -20,6 +20,7 @@ from spark_kafka_native.kafka.producer.accumulating.batch import Batch, Producer
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.dispatcher import Dispatcher
+from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueues, SendingRules
 from spark_kafka_native.kafka.producer.sending.produce_requests import BrokerConnection
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillFolder
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
@@ -246,6 +247,23 @@ def test_when_the_records_of_a_topic_with_an_error_are_given_up(code, given_up_a
         assert given_up == []
         assert asked.pop() == "t"
     assert given_up_at is None
+
+
+def test_what_waits_behind_a_batch_in_flight_without_numbers_is_not_given_up_before_it():
+    """In the spill folder it would stand before that one, and be written first."""
+    half, one = SendingHalf(), OneBroker()
+    queues = PartitionQueues(SendingRules.of(ProducerConfig(), half.router.config), None)
+    first, second = batch(1), batch(2)
+    for each in (first, second):
+        queue = queues.add(each)
+    queue.sent(first, 1)
+    denied = SimpleNamespace(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions={})
+    one.topics.metadata.topics["t"] = denied
+    lookups = SimpleNamespace(refresh=lambda _topic: None, unsure=())
+    dispatcher = Dispatcher(one.topics, queues, one.connections, lookups, half.spilling, half.timer)
+    assert dispatcher.send(0.0) == []
+    queue.lost(first, NetworkError("no answer"), 0.0)
+    assert [each.batches for each in dispatcher.send(60.0)] == [[first, second]]
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda file: file.write_bytes(b"")], ids=["gone", "empty"])

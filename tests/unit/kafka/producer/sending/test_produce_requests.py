@@ -65,7 +65,8 @@ class NeverAnswering:
     def poll(self):
         pass
 
-    def give_up(self, pending, waited_ms):
+    def give_up(self, pending, waited_ms, *, is_overdue):
+        assert is_overdue
         self.given_up.append((pending, waited_ms))
 
 
