@@ -15,11 +15,13 @@ from typing import NamedTuple
 from ..config.client_config import CANONICAL, ClientConfig, split_address
 from ..errors import (
     AuthenticationError,
+    BrokerError,
     ConfigError,
     KafkaError,
     NetworkError,
     ProtocolError,
     SecurityError,
+    UnsupportedVersionError,
     joined,
     own_copy,
     to_keep,
@@ -37,6 +39,8 @@ _Key = tuple[int, str]
 """Node id and channel."""
 Open = Callable[[str, int, ClientConfig, Deadline], Connection]
 _LOG = logging.getLogger("spark_kafka_native")
+OF_ONE_BROKER = (NetworkError, ProtocolError, SecurityError, BrokerError, UnsupportedVersionError)
+"""Errors of a connection after which the other brokers are asked; but for `AuthenticationError`."""
 SAY_AFTER_S = 1.5
 """A restarted broker or a slow handshake takes this time, and is not worth a log line."""
 FORGET_AFTER_S = 30.0
@@ -125,6 +129,7 @@ class Brokers:
         place = (broker.host, broker.port)
 
         def connect() -> Connection:
+            self._raise_if_moved(key, broker, began)
             if (found := self._find(key, broker, deadline)) is not None:
                 return found
             connection = self._adopt(broker) if not channel else None
@@ -133,17 +138,25 @@ class Brokers:
                 with turns.noting_failure(deadline):
                     connection = self._connect(broker, deadline)
             connection.channel = channel
-            other = self._connections.get(key)
-            if other is not None and other[1:3] != place and other.began_at > began:  # by newer metadata
+            try:
+                self._raise_if_moved(key, broker, began)
+            except NetworkError:
                 self._let_go(connection)
-                at = f"{other.host}:{other.port}"
-                raise NetworkError(f"broker {broker.node_id}: meanwhile another thread has found it at {at}")
+                raise
             self._note(known, key, _Known(connection, *place, began))
             for former in [one for one in list(self._turns) if one[0] == key and one[1:] != place]:
                 self._turns.pop(former, None)
             return self._unless_closed(connection, known)
 
         return turns.lock.run(connect, deadline, f"connecting to broker {broker.node_id}")
+
+    def _raise_if_moved(self, key: _Key, broker: Broker, began: float) -> None:
+        """Raise `NetworkError` if a call that began after ``began``, by newer metadata, has found the broker
+        at another address."""
+        other = self._connections.get(key)
+        if other is not None and other[1:3] != (broker.host, broker.port) and other.began_at > began:
+            at = f"{other.host}:{other.port}"
+            raise NetworkError(f"broker {broker.node_id}: meanwhile another thread has found it at {at}")
 
     def ready(self, broker: Broker, channel: str = "") -> Connection | None:
         """A live connection as `connection` returns it, if there is one that can be had without waiting."""
@@ -248,7 +261,7 @@ class Brokers:
                 if former is not None:
                     self._let_go(former)
                 return self._unless_closed(connection, known)
-            except (NetworkError, ProtocolError, SecurityError) as error:
+            except OF_ONE_BROKER as error:
                 if isinstance(error, AuthenticationError):
                     raise  # the other brokers would refuse it as well, and the account might be locked
                 failures[address] = error
@@ -266,7 +279,7 @@ class Brokers:
             share = deadline.within_ms(deadline.remaining_ms / (len(hosts) - i))
             try:
                 return self._dial(host, port, share)
-            except (NetworkError, ProtocolError, SecurityError) as error:
+            except OF_ONE_BROKER as error:
                 if isinstance(error, AuthenticationError) or len(hosts) == 1:
                     raise
                 failures[f"{host}:{port}"] = error
@@ -367,6 +380,8 @@ def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> Kafk
     told = ((address, str(failures[address])) for address in addresses if address in failures)
     causes = "; ".join(text if address in text else f"{address}: {text}" for address, text in told)
     found = failures.values()
+    if all(isinstance(error, BrokerError) for error in found):
+        return next(iter(found))
     return joined(kind_of(found), f"no bootstrap server could be reached: {causes}", found)
 
 

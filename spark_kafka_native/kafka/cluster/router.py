@@ -28,8 +28,6 @@ from ..errors import (
     ConfigError,
     KafkaError,
     NetworkError,
-    ProtocolError,
-    SecurityError,
     joined,
     own_copy,
 )
@@ -45,7 +43,7 @@ from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
 from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
-from .brokers import Brokers, kind_of
+from .brokers import OF_ONE_BROKER, Brokers, kind_of
 from .metadata import ClusterMetadata, leader_changes, topics_named
 from .retry_policy import DeletedTopics, RetryPolicy
 
@@ -268,7 +266,7 @@ class Router:
                     raise
             if answer is not None:
                 return answer
-        if len(failures) == 1:
+        if len(failures) == 1 or (failures and all(isinstance(error, BrokerError) for error in failures)):
             raise failures[0]
         causes = "; ".join(dict.fromkeys(str(error) for error in failures)) or "no time was left"
         is_retriable = any(isinstance(error, NetworkError) for error in failures)
@@ -418,14 +416,14 @@ class Router:
         self, deadline: Deadline, at_most_ms: Callable[[], float], live: Collection[Connection]
     ) -> Iterable[Callable[[], Connection]]:
         """The connections that have to be made first, each in ``at_most_ms()``. The brokers of ``live`` are
-        asked already.
+        asked already, but for channels: a request of another part of the client may take long there.
         """
         # To connect, at most half of the rest of the time, so that brokers that are gone leave some for the
         # bootstrap servers. Those that did not answer before are asked last, and those for which little
         # time is left next time: they must not count as unreachable after a moment.
         whole_ms = deadline.remaining_ms / 2
         known = deadline.within_ms(whole_ms)
-        there = {one.address for one in live if not one.closed}
+        there = {one.address for one in live if not one.closed and not one.channel}
         brokers = sorted(
             (one for one in self._metadata.brokers.values() if f"{one.host}:{one.port}" not in there),
             key=lambda broker: 0.0 if self.outage(broker.node_id) is None else 1.0 + random.random(),
@@ -445,7 +443,7 @@ def _noted(failures: list[KafkaError]) -> Iterator[None]:
         yield
     except AuthenticationError:
         raise
-    except (NetworkError, ProtocolError, SecurityError) as error:
+    except OF_ONE_BROKER as error:
         failures.append(error)
 
 

@@ -195,11 +195,12 @@ class RequestPipeline:
                 is_first = self._mark_dead(closed)
             else:
                 pending.abandon()
+        if is_first is not None:  # at once, as others wait; without the lock, as a log handler may use this
+            self._bury(closed, is_first=is_first)
         if self.metrics is not None:
             self.metrics.count(metric.TIMEOUTS, 1, pending.api)
         if is_first is None:
             raise RequestTimedOutError(message)
-        self._bury(closed, is_first=is_first)  # without the lock: a log handler may use this client
         if not pending.done:  # a request of the parent, in a process that was forked from it
             pending.fail(own_copy(closed))
 

@@ -35,6 +35,7 @@ from .stats import StatsRecorder
 _LOG = logging.getLogger("spark_kafka_native")
 
 LEFT_BEHIND = "only the next producer sends it again, behind newer records of the partition"
+LEFT_NOWHERE = "its file was deleted, and these records are lost"
 LEFT_TWICE = "it may be in the log already, and is there twice then"
 OVERTAKING = "an earlier batch of the partition is in the spill folder and must not be overtaken"
 EXPIRY_S = 0.05
@@ -162,7 +163,11 @@ class BatchCompletion:
             # Its owner has heard that it will be sent again, in order: that it will not is no detail.
             refused = entry is not None and not keeps
             status, said = batch.undelivered_status, reason
-            if refused:
+            is_gone = refused and isinstance(cause, FileNotFoundError)
+            if is_gone:
+                said = f"{reason}; {LEFT_NOWHERE}"
+                self._spilling.ended(batch)
+            elif refused:
                 twice = status is DeliveryStatus.POSSIBLY_PERSISTED
                 said = "; ".join((reason, LEFT_BEHIND, *([LEFT_TWICE] if twice else [])))
             error = DeliveryError(
@@ -171,7 +176,7 @@ class BatchCompletion:
                 status,
                 said,
                 retriable,
-                entry is not None,
+                entry is not None and not is_gone,
             )
             error.__cause__ = cause
             self._say(error, batch, refused=refused)

@@ -104,6 +104,8 @@ class SpillFolder:
         self._end = 0
         """Of the file that is written, as far as its entries are kept."""
         self._writing_path = self._path
+        self._number = 0
+        """Of the newest file."""
         self._written = 0
         self._left: dict[Path, set[int]] = {}
         self._unmarked: dict[Path, list[SpilledBatch]] = {}
@@ -121,6 +123,10 @@ class SpillFolder:
         """Write ``entries`` in their order; once this returns they survive a crash. Raises `SpillError`."""
         kept: list[SpilledBatch] = []
         try:
+            if self._writing is not None and not os.fstat(self._writing.fileno()).st_nlink:
+                # It has been deleted: more entries would go with the descriptor.
+                self._writing.close()
+                self._writing = None
             stream = self._writing or self._start_file()
             at = self._end
             try:
@@ -205,7 +211,9 @@ class SpillFolder:
 
     def _start_file(self) -> io.FileIO:
         numbers = [int(match[1]) for match in map(_NAME.fullmatch, os.listdir(self._path)) if match]
-        self._writing_path = self._path / f"{max(numbers, default=0) + 1:010d}.batches"
+        # Of one that was deleted, the number is not used again: its batches would be read from this one.
+        self._number = max([*numbers, self._number]) + 1
+        self._writing_path = self._path / f"{self._number:010d}.batches"
         # One that a crash left behind is not about the file that gets its number now.
         _remove_marks(self._writing_path)
         # Unbuffered: what a full disk refused must not be written later, behind its refusal.
@@ -239,7 +247,7 @@ class SpillFolder:
     def _remove(self, path: Path) -> None:
         """All of ``path`` was delivered. Raises OSError."""
         # The batches first: marks alone mean nothing, batches alone would be sent again.
-        path.unlink()
+        path.unlink(missing_ok=True)
         if self._writing is not None and path == self._writing_path:
             self._writing.close()
             self._writing = None
@@ -260,6 +268,7 @@ class SpillFolder:
 
     def _scan(self) -> Iterator[SpilledBatch]:
         for path in sorted(path for path in self._path.iterdir() if _NAME.fullmatch(path.name)):
+            self._number = int(path.stem)
             found, entries, damaged = _read_entries(path)
             done = _read_marks(path, {batch.number: batch.crc for batch in found})
             done |= _read_old_marks(path, entries)

@@ -94,6 +94,8 @@ class Spilling:
         """
         if self._folder is None or isinstance(cause, RecordError):
             return False
+        if once_more and isinstance(cause, FileNotFoundError):  # it has been deleted, and its batch with it
+            return False
         error_code = cause.error_code if isinstance(cause, BrokerError) else None
         # Damage on the way passes. Else it would hold up its partition for ever: brokers before 2.4 refuse
         # records without keys in compacted topics with this code (KIP-467).
@@ -237,7 +239,7 @@ class Replay:
             )
             raise SpillError(
                 f"records from the spill folder can't be sent, and stay there: {reasons}. Mend the topic, or "
-                "take the folder away if they are not wanted any more"
+                "close the producer and take the folder away if they are not wanted any more"
             )
 
     def post(self, buffer: TopicBuffer) -> None:

@@ -87,6 +87,8 @@ class TransactionalProducer(Producer):
         self._calls = threading.RLock()
         self._taken = 0
         """Records of this transaction."""
+        self._begun_by = 0
+        """The thread that has begun it."""
         self._delivered_before = 0
         super().__init__(config, how, partitioner=partitioner, on_error=on_error, router=router)
         self._session = TransactionSession(self._router, transaction, self._transaction, self._fail)
@@ -122,6 +124,7 @@ class TransactionalProducer(Producer):
             self._session.initialize(deadline)
             version = self._session.next_version(deadline)
             with self._holding(self._gate, "begin", deadline):
+                self._begun_by = threading.get_ident()
                 self._transaction.begin(version)
                 self._taken = 0
                 self._delivered_before = self._delivered_records
@@ -276,11 +279,16 @@ class TransactionalProducer(Producer):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """A transaction around a block: committed at its end, aborted where it raises."""
-        self.begin()
+        has_begun = False
         try:
+            self.begin()
+            has_begun = True
             yield
             self.commit()
-        except BaseException:
+        except BaseException as error:
+            # An interrupt may end `begin` after its last step. What another thread has begun is not ours.
+            if not has_begun and (isinstance(error, KafkaError) or self._begun_by != threading.get_ident()):
+                raise
             # Not where the coordinator may be committing: no abort is possible then.
             if self._transaction.state in (State.OPEN, State.FLUSHING, State.ABORTABLE):
                 try:

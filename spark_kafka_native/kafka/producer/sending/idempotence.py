@@ -56,6 +56,11 @@ def advance(sequence: int, records: int) -> int:
     return (sequence + records) & MAX_SEQUENCE
 
 
+FORGOTTEN_AFTER_S = 300.0
+"""A broker that has heard nothing of a producer for this time may have forgotten it. Much less than its
+``producer.id.expiration.ms`` (a day): to be careful costs one round trip."""
+
+
 class PartitionSequence:
     """The numbering of one partition (of one topic id)."""
 
@@ -63,9 +68,10 @@ class PartitionSequence:
         self.identity = identity
         self.next_sequence = 0
         self.confirmed = False
-        """True once the broker has confirmed a batch of this identity. Until then one batch at a time is in
-        flight: a broker without any state of a producer accepts any sequence as the first one, a second
-        batch before a failed first too."""
+        """True once the broker has confirmed a batch of this identity, and not long ago (`rest`). Until then
+        one batch at a time is in flight: a broker without any state of a producer accepts any sequence as the
+        first one, a second batch before a failed first too."""
+        self._confirmed_at = 0.0
         self.gap = False
         """A numbered batch was given up: the ones behind it may be refused as out of order."""
         self._gap_after: tuple[int, ...] = ()
@@ -75,11 +81,17 @@ class PartitionSequence:
         _number(batch, self.identity, self.next_sequence)
         self.next_sequence = advance(self.next_sequence, batch.records)
 
-    def confirm(self, batch: Batch) -> None:
+    def rest(self, now: float) -> None:
+        """Nothing is in flight."""
+        if now - self._confirmed_at > FORGOTTEN_AFTER_S:
+            self.confirmed = False
+
+    def confirm(self, batch: Batch, now: float) -> None:
         """The broker has ``batch``. One from the gap on closes it; one before it says nothing about those
         behind."""
         if batch.sending.identity == self.identity:
             self.confirmed = True
+            self._confirmed_at = now
             if batch.order >= self._gap_after:
                 self.gap = False
 

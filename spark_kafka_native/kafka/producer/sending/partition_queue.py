@@ -251,7 +251,9 @@ class PartitionQueue:
         sequence = self._find_sequence(self._producer_id, topic_id)
         if not isinstance(sequence, PartitionSequence):
             return sequence
-        if self._in_flight and not self._may_follow(batch, sequence):
+        if not self._in_flight:
+            sequence.rest(now)
+        elif not self._may_follow(batch, sequence):
             return None
         return Load(batch) if _not_read(batch) else self._send_numbered(batch, sequence, self._producer_id)
 
@@ -302,7 +304,7 @@ class PartitionQueue:
         )
         self._came_back(batch)
         if isinstance(verdict, Delivered):
-            self._confirm(batch)
+            self._confirm(batch, now)
             return verdict
         batch.sending.indefinite |= is_indefinite(code)
         batch.sending.last_error = cause
@@ -477,12 +479,12 @@ class PartitionQueue:
         if not self._in_flight:
             self._move(QueueEvent.DRAINED)
 
-    def _confirm(self, batch: Batch) -> None:
+    def _confirm(self, batch: Batch, now: float) -> None:
         self._failures = 0
         self._not_before = 0.0
         self._unknown_since = None
         if self._sequence is not None:
-            self._sequence.confirm(batch)
+            self._sequence.confirm(batch, now)
 
     @property
     def _transactional(self) -> bool:

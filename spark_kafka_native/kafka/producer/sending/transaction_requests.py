@@ -442,6 +442,10 @@ def _ask(  # noqa: PLR0913 - of a helper that all of them share
     def attempt() -> T:
         try:
             response = ask_coordinator(router, key, request, deadline, at_most=at_most)
+        except BrokerError as error:  # of the look-up of the coordinator
+            if judge_answer(type(request), error.error_code) is Meaning.ABORTABLE:
+                raise _abortable(error) from error
+            raise
         except NetworkError as error:
             if lost is not None:
                 lost.append(error)
@@ -492,9 +496,13 @@ def _check(
     if meaning is Meaning.RETRY:
         raise cause if code.retriable else IncompleteResponseError(str(cause))
     if meaning is Meaning.ABORTABLE and not possibly_committed:
-        raise TransactionAbortableError(f"{cause}: abort the transaction and begin another") from cause
+        raise _abortable(cause) from cause
     hint = "; an earlier attempt had no answer, and may have committed it" if possibly_committed else ""
     raise TransactionFatalError(f"{cause}{hint}", possibly_committed) from cause
+
+
+def _abortable(cause: BrokerError) -> TransactionAbortableError:
+    return TransactionAbortableError(f"{cause}: abort the transaction and begin another")
 
 
 def _max_timeout_ms(router: Router, key: CoordinatorKey, deadline: Deadline) -> str:

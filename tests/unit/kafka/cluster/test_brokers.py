@@ -16,14 +16,17 @@ from support.waiting import eventually
 from spark_kafka_native.kafka.cluster.brokers import Brokers, _Known
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     AuthenticationError,
+    BrokerError,
     ConfigError,
     KafkaError,
     NetworkError,
     ProtocolError,
     SecurityError,
     UnreachableError,
+    UnsupportedVersionError,
 )
 from spark_kafka_native.kafka.model import Broker
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -124,7 +127,14 @@ def test_refused_credentials_are_shown_to_one_bootstrap_server_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [SecurityError("wrong certificate"), ProtocolError("this is HTTP")], ids=str
+    "error",
+    [
+        SecurityError("wrong certificate"),
+        ProtocolError("this is HTTP"),
+        UnsupportedVersionError("a controller"),
+        BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "ApiVersions"),
+    ],
+    ids=lambda error: type(error).__name__,
 )
 def test_a_bootstrap_server_that_is_no_broker_keeps_no_other_from_being_asked(
     monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -275,6 +285,25 @@ def test_a_former_address_blocks_no_thread_that_knows_the_present_one() -> None:
     assert brokers.live() == [found]
     assert opening.made[1].retired
     assert [(host, port) for _, host, port in brokers._turns] == [("present", 1)]
+
+
+def test_a_thread_that_waited_for_a_former_address_leaves_the_connection_to_the_present_one() -> None:
+    """It closed that, and dialed the former one once more."""
+    opening = Opening()
+    opening.gates["former"] = threading.Event()
+    brokers = Brokers(ClientConfig(bootstrap_servers=("cluster:9092",)), opening)
+    former, present = (Broker(node_id=1, host=host, port=1) for host in ("former", "present"))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(brokers.connection, former, Deadline.after_ms(SOON))
+        assert opening.at_gate.wait(60)
+        second = pool.submit(brokers.connection, former, Deadline.after_ms(SOON))
+        (turns,) = brokers._turns.values()
+        eventually(lambda: turns.lock._released.waiting == 1)
+        found = brokers.connection(present, Deadline.after_ms(SOON))
+        opening.gates["former"].set()
+        errors = [str(one.exception(60)) for one in (first, second)]
+    assert ["another thread has found it at present:1" in error for error in errors] == [True, True]
+    assert (brokers.live(), opening.opened) == ([found], ["former:1", "present:1"])
 
 
 @pytest.mark.parametrize("has_time", [True, False])

@@ -42,6 +42,7 @@ from spark_kafka_native.kafka.errors import (
     NetworkError,
     ProtocolError,
     UnreachableError,
+    UnsupportedVersionError,
 )
 from spark_kafka_native.kafka.model import Broker, OffsetAt, TopicPartition
 from spark_kafka_native.kafka.network.connection import Connection
@@ -450,6 +451,44 @@ def test_where_brokers_are_slow_not_each_look_up_makes_a_connection(
         made.append(sum(broker.connections for broker in cluster.brokers.values()))
     assert made[0] > 1
     assert made[1:] == [made[0]] * 2
+    router.close()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "ApiVersions"), UnsupportedVersionError("no Metadata")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_broker_that_refuses_the_request_itself_keeps_no_other_from_being_asked(
+    in_turn: Router, monkeypatch: pytest.MonkeyPatch, error: KafkaError
+) -> None:
+    """A controller's port has no Metadata, say. If all are so, the first error is raised."""
+    first, *others = in_turn._brokers.live()
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(first, "submit", refuse)
+    assert in_turn.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "mock"
+    for one in others:
+        monkeypatch.setattr(one, "submit", refuse)
+    with pytest.raises(type(error)):
+        in_turn.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000))
+
+
+def test_a_broker_with_busy_channels_alone_is_connected_to(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of a producer may take long, and a look-up behind them takes as long."""
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    router.close()
+    busy = [router.connection(node_id, channel="produce") for node_id in (2, 3)]
+    cluster[1].stop()  # the bootstrap server
+    monkeypatch.setattr(router_module, "NEXT_AFTER_MS", 30)
+    for connection in busy:
+        monkeypatch.setattr(connection._transport, "write", lambda buffers: buffers.clear() or True)
+    assert router.look_up(MetadataRequest(topics=[]), Deadline.after_ms(2_000)).cluster_id == "mock"
     router.close()
 
 

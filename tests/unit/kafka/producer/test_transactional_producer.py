@@ -37,10 +37,14 @@ from spark_kafka_native.kafka.producer.errors import (
 )
 from spark_kafka_native.kafka.producer.producer import Producer, producer_for
 from spark_kafka_native.kafka.producer.sending import transaction_requests
-from spark_kafka_native.kafka.producer.sending.transaction import State
+from spark_kafka_native.kafka.producer.sending.transaction import (
+    State,
+    Transaction,
+)
 from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
+from spark_kafka_native.kafka.protocol.api.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.protocol.api.transactions import (
     AddOffsetsToTxnRequest,
@@ -623,6 +627,29 @@ def test_a_block_is_committed_at_its_end_and_aborted_where_it_raises(cluster: Tr
     assert seen(cluster) == told("a")
 
 
+def test_a_block_that_is_interrupted_as_it_begins_leaves_no_transaction_open(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Transaction.begin
+
+    def interrupted(transaction: Transaction, version: int) -> None:
+        begin(transaction, version)
+        raise KeyboardInterrupt
+
+    with producing(cluster) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(Transaction, "begin", interrupted)
+            with pytest.raises(KeyboardInterrupt), producer.transaction():
+                raise AssertionError
+        assert producer.state is State.READY
+        with producer.transaction():
+            write(producer, *told("a"))
+            with pytest.raises(TransactionStateError, match="can't begin"), producer.transaction():
+                raise AssertionError
+            write(producer, *told("b"))
+    assert seen(cluster) == [*told("a"), *told("b")]
+
+
 @VERSIONS
 def test_an_abort_that_failed_is_done_by_the_next_begin(cluster: TransactionCluster, version: int) -> None:
     with producing(cluster, version) as producer:
@@ -711,6 +738,31 @@ def test_a_timeout_over_the_brokers_maximum_names_both(cluster: TransactionClust
         pytest.raises(ConfigError, match=r"transaction\.timeout\.ms=60000.*transaction\.max\.timeout\.ms="),
     ):
         producer.initialize()
+
+
+@VERSIONS
+def test_a_group_whose_coordinator_may_not_be_known_ends_the_transaction_alone(
+    cluster: TransactionCluster, version: int
+) -> None:
+    """Nothing was under way, and with version 1 the producer was at its end."""
+
+    def refuse(request: FindCoordinatorRequest, version: int) -> Any:
+        answer = cluster._find(request, version)
+        for one in answer.coordinators if request.key_type == GROUP_KEY_TYPE else ():
+            object.__setattr__(one, "error_code", E.GROUP_AUTHORIZATION_FAILED)
+        return answer
+
+    with producing(cluster, version) as producer:
+        producer.begin()
+        write(producer, *told("a"))
+        cluster[1].on(FindCoordinatorRequest, refuse)
+        with pytest.raises(TransactionAbortableError, match=r"group g.*ACL for Describe on the group"):
+            producer.send_offsets({TP: 1}, "g")
+        cluster[1].on(FindCoordinatorRequest, cluster._find)
+        producer.abort()
+        transact(producer, "b", 1)
+        producer.commit()
+    assert (seen(cluster), cluster.offsets) == (told("b"), {("g", TP): (1, "b")})
 
 
 @VERSIONS

@@ -766,6 +766,26 @@ def test_a_spilled_batch_that_cannot_be_read_does_not_end_the_producer(cluster, 
     second.close()
 
 
+def test_a_file_that_is_deleted_while_it_is_written_takes_nothing_along_that_comes_later(
+    cluster, tmp_path, caplog
+):
+    """What followed was written into it, and its partition was held up for ever."""
+    with open_producer(cluster, tmp_path, delivery_timeout_ms=300) as producer:
+        producer.send("t", value=b"0", partition=0).result(60)
+        cluster[1].stop()
+        assert producer.send("t", value=b"1", partition=0).exception(60).spilled
+        (file,) = tmp_path.glob("*.batches")
+        file.unlink()
+        assert producer.send("t", value=b"2", partition=0).exception(60).spilled
+        (other,) = tmp_path.glob("*.batches")
+        assert other.name != file.name  # else batches of the former one would be read from this one
+        cluster[1].start()
+        wait_until(lambda: cluster.values(TP) == [b"0", b"2"])
+        assert producer.send("t", value=b"3", partition=0).result(60).offset == 2
+    assert "its file was deleted, and these records are lost" in caplog.text
+    assert not list(tmp_path.glob("*.batches*"))
+
+
 def test_what_would_be_refused_again_is_not_kept(cluster, tmp_path):
     with open_producer(cluster, tmp_path) as producer:
         cluster.script(TP, refused(ErrorCode.INVALID_RECORD))

@@ -86,10 +86,21 @@ def test_the_last_given_up_decides_where_the_gap_ends() -> None:
         sequence.number(one)
     sequence.leave_gap([batches[1], batches[3]])
     sequence.leave_gap([batches[2]])
-    sequence.confirm(batches[2])
+    sequence.confirm(batches[2], 0.0)
     assert sequence.gap
-    sequence.confirm(batches[4])
+    sequence.confirm(batches[4], 0.0)
     assert not sequence.gap
+
+
+def test_a_broker_that_has_heard_nothing_for_long_may_have_forgotten_the_producer() -> None:
+    """It takes any batch as the first one then: another one must not be in flight behind it."""
+    sequence, one = PartitionSequence(ME), batch(1)
+    sequence.number(one)
+    sequence.confirm(one, 1_000.0)
+    sequence.rest(1_300.0)
+    assert sequence.confirmed
+    sequence.rest(1_301.0)
+    assert not sequence.confirmed
 
 
 def test_batches_of_others_say_nothing_of_these_numbers() -> None:
@@ -97,14 +108,14 @@ def test_batches_of_others_say_nothing_of_these_numbers() -> None:
     PartitionSequence(ProducerIdentity(99, 0)).number(foreign)
     sequence.leave_gap([foreign, batch(2)])
     assert not sequence.gap
-    sequence.confirm(foreign)
+    sequence.confirm(foreign, 0.0)
     assert not sequence.confirmed
 
 
 def test_a_restart_forgets_everything_but_takes_the_new_identity() -> None:
     sequence, one = PartitionSequence(ME), batch(1)
     sequence.number(one)
-    sequence.confirm(one)
+    sequence.confirm(one, 0.0)
     sequence.leave_gap([one])
     sequence.restart(ProducerIdentity(7, 3))
     assert (sequence.identity, sequence.next_sequence) == (ProducerIdentity(7, 3), 0)
@@ -113,7 +124,7 @@ def test_a_restart_forgets_everything_but_takes_the_new_identity() -> None:
     for other in (earlier, early):
         sequence.number(other)
     sequence.leave_gap([earlier])
-    sequence.confirm(early)
+    sequence.confirm(early, 0.0)
     assert sequence.confirmed
     assert not sequence.gap  # the gap of the former numbering is not one of this
 

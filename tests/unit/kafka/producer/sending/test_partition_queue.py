@@ -120,6 +120,17 @@ class TestOrder:
         partition.answer(first)
         assert partition.ask_all() == [second]
 
+    def test_after_a_long_rest_the_first_batch_goes_alone_again(self, partition: Partition) -> None:
+        confirmed(partition)
+        first, second, third = fill(partition, 1, 2, 3)
+        assert partition.ask_all(now=301) == [first]
+        partition.answer(first, now=302)
+        assert partition.ask_all(now=302) == [second, third]
+        for one in (second, third):
+            partition.answer(one, now=302)
+        later = fill(partition, 4, 5)
+        assert partition.ask_all(now=602) == later
+
     def test_a_known_producer_is_pipelined_with_running_numbers(self, partition: Partition) -> None:
         confirmed(partition)
         sent = fill(partition, 1, 2, 3, records=10)
