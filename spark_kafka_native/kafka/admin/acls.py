@@ -180,7 +180,8 @@ class AclAdmin(AdminFamily):
     def delete_acls(
         self, where: AclFilter | Acl | Collection[AclFilter | Acl], timeout: Timeout = None
     ) -> list[Acl]:
-        """Delete the rules that ``where`` selects, one filter or rule or several; returns the deleted rules.
+        """Delete the rules that ``where`` selects, one filter or rule or several; returns the deleted rules,
+        without those that an attempt without an answer has deleted.
 
         Raises `BrokerError` for the first that could not be deleted; its notes name the others, and the rules
         that were deleted nevertheless.

@@ -153,7 +153,7 @@ class ClusterAdmin(AdminFamily):
         unclean: bool = False,
     ) -> set[TopicPartition]:
         """Make the preferred replica the leader of each partition (None: of all); returns those that got
-        another leader.
+        another leader, without those that an attempt without an answer has given one.
 
         ``unclean`` elects a replica that is not in sync if no other is available: **records that only the
         others have are lost**. Raises `BrokerError` for the first that is refused.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -163,7 +164,9 @@ class TokenAdmin(AdminFamily):
             return [ItemResult(name, answers[-1].error_code)]
 
         self._settle([name], ask, task, limit)
-        return answers[-1].expiry_timestamp_ms
+        last = answers[-1]
+        # An attempt without an answer has ended it a moment ago.
+        return int(time.time() * 1000) if last.error_code else last.expiry_timestamp_ms
 
     def await_delegation_token(self, token: DelegationToken, timeout: Timeout = None) -> None:
         """Wait until each broker that can be reached knows ``token``: a login before that is refused.

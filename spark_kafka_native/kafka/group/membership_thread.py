@@ -99,11 +99,11 @@ class MembershipThread:
         self.wake()
 
     def failure_raised(self) -> None:
-        """The caller hears of the failure. It is final, unless no broker was reached so far: these may only
-        start later, and the next read looks again.
+        """The caller hears of the failure. It is final, unless no broker was reached so far, or an ACL is
+        missing: brokers may start later, an ACL may be added, and the next read tries again.
         """
         with self._lock:
-            if self._may_start_later:
+            if self._may_start_later or _is_denied(self._membership.failure):
                 self._may_start_later, self._membership.failure = False, None
                 self._note_attention()
         self.wake()
@@ -314,6 +314,13 @@ def _passes(error: KafkaError) -> bool:
     """True if a later attempt may succeed."""
     gone = isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE
     return gone or isinstance(error, DeadlineExceededError) or is_retriable(error)
+
+
+def _is_denied(error: KafkaError | None) -> bool:
+    return isinstance(error, BrokerError) and error.error_code in _DENIALS
+
+
+_DENIALS = frozenset((ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
 
 
 def _readable(metadata: ClusterMetadata) -> Iterator[str]:

@@ -138,10 +138,10 @@ class Connection(RequestPipeline):
 
     def alive(self) -> bool:
         """True if a request may be sent here: the connection is open, not about to end, not closed by an idle
-        broker, not idle for too long, and its broker is not silent.
+        broker, not idle for too long, and its broker is not silent and takes all requests.
         """
         self.poll_idle(self._config.connections_max_idle_ms)
-        return not self.closed and not self.retired and not self.is_silent
+        return not self.closed and not self.retired and not self.is_silent and not self.has_stale
 
     def retire(self, deadline: Deadline) -> None:
         """Take no more requests, wait for the responses in flight, and close: nothing is lost or reordered.
@@ -158,8 +158,10 @@ class Connection(RequestPipeline):
 
     def wind_down(self) -> bool:
         """As `retire` without waiting: True if it is closed now, else call it again."""
-        self._take_no_more()
-        self.poll()
+        if self._take_no_more() > 0 and not self.has_stale:
+            self.poll()
+        else:  # nothing overdue is written: it may have been done on another connection since
+            self.read_arrived()
         if self._take_no_more() <= 0 or not (self.in_flight or self.has_unwritten):
             self.close()
         return self.closed

@@ -230,10 +230,21 @@ class RequestPipeline:
         """
         if not self._first_is_overdue():
             return False
-        # Not before: what threads wait for, they read by themselves. Nothing is written: a request that is
-        # overdue may have been done on another connection since.
-        self._read(self._become_reader, self._read_arrived)
+        # Not before: what threads wait for, they read by themselves.
+        self.read_arrived()
         return self._first_is_overdue()
+
+    @property
+    def has_stale(self) -> bool:
+        """True if an abandoned request is overdue and not written yet: it may have been done on another
+        connection since."""
+        with self.lock:
+            waiting = self._unwritten.waiting()
+        return any(one.abandoned and one.overdue_at <= time.monotonic() for one in waiting)
+
+    def read_arrived(self) -> None:
+        """As `poll`, but write nothing."""
+        self._read(self._become_reader, self._read_arrived)
 
     def _first_is_overdue(self) -> bool:
         with self.lock:
@@ -566,6 +577,10 @@ class WriteQueue:
                 pending.complete(None, None)
             left.popleft()
         return True
+
+    def waiting(self) -> list[PendingResponse[Any]]:
+        """The requests."""
+        return [pending for _, pending, _ in list(self._left)]
 
     def unanswered(self) -> list[PendingResponse[Any]]:
         """The requests that are not in flight, as they get no response."""

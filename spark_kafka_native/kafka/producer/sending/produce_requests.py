@@ -272,9 +272,11 @@ class ProduceConnections:
             yield from self._answers(request)
         if not broker.in_flight:
             return
-        # The clock of a request starts when the one before it is answered: brokers handle them in order.
+        # The clock of a request starts when the one before it is answered, also that of another client of the
+        # same router: brokers handle them in order.
         timeout_ms = self._router.config.request_timeout_ms
-        due = max(broker.in_flight[0].sent_at, broker.last_answer_at) + timeout_ms / 1000
+        answered_at = max(broker.last_answer_at, broker.connection.answered_at)
+        due = max(broker.in_flight[0].sent_at, answered_at) + timeout_ms / 1000
         if was_unwritten and now - due > HELD_UP_S and not broker.in_flight[0].waits_again:
             # The broker did not even have the whole request.
             broker.in_flight[0].waits_again = True

@@ -158,7 +158,8 @@ def test_a_token_that_a_lost_request_has_expired_is_expired() -> None:
         error_code=ErrorCode.DELEGATION_TOKEN_NOT_FOUND, expiry_timestamp_ms=-1, throttle_time_ms=0
     )
     tokens, router = admin(NetworkError("the answer was lost"), gone)
-    tokens.expire_delegation_token(TOKEN)
+    before_ms = time.time() * 1000
+    assert before_ms - 1 <= tokens.expire_delegation_token(TOKEN) <= time.time() * 1000
     assert len(router.asked) == 2
     tokens, _ = admin(gone)
     with pytest.raises(BrokerError, match="expiring delegation token t1: DELEGATION_TOKEN_NOT_FOUND"):

@@ -20,7 +20,13 @@ from spark_kafka_native.kafka import GroupConsumer
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, KafkaError, SecurityError
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConfigError,
+    KafkaError,
+    SecurityError,
+)
 from spark_kafka_native.kafka.group.group_config import GroupConfig, GroupProtocol, Subscription
 from spark_kafka_native.kafka.group.membership import Ask, MembershipRules
 from spark_kafka_native.kafka.group.membership_thread import CHANNEL, _readable, new_member
@@ -125,6 +131,31 @@ def test_the_failure_of_a_thread_that_has_ended_stays(monkeypatch: pytest.Monkey
         assert "the member's thread failed" in str(member.membership.failure)
         member.failure_raised()
     router.close()
+
+
+@pytest.mark.parametrize("api", ["FindCoordinator", "JoinGroup", "SyncGroup"])
+@pytest.mark.parametrize(
+    ("code", "is_final"),
+    [
+        ("GROUP_AUTHORIZATION_FAILED", False),
+        ("TOPIC_AUTHORIZATION_FAILED", False),
+        ("INVALID_GROUP_ID", True),
+    ],
+)
+def test_a_member_without_an_acl_tries_again_with_the_next_read(api: str, code: str, is_final: bool) -> None:
+    """The ACL may have been added: it was refused for ever, with a stale error."""
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["1"])
+        broker.on(api, times=1).fail(code)
+        with GroupConsumer(broker.bootstrap_servers, "a", "g", auto_offset_reset="earliest") as consumer:
+            with pytest.raises(BrokerError, match=code):
+                consumer.fetch_record(timeout=WITHIN_S)
+            if is_final:
+                with pytest.raises(BrokerError, match=code):
+                    consumer.fetch_record(timeout=WITHIN_S)
+            else:
+                assert consumer.fetch_record(timeout=WITHIN_S).value == b"1"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("last_line", "code"), [("", 0), ("1 / 0", 1)], ids=["ends", "fails"])

@@ -331,6 +331,27 @@ class TestRetiring:
         assert connection.wind_down()
         assert (len(stream.written), pending.done) == (1, True)
 
+    def test_a_request_that_was_given_up_long_ago_is_not_written(
+        self, connection: Connection, stream: Stream
+    ) -> None:
+        """Another one may have been done instead of it, and undone since."""
+        asked = connection.submit(REQUEST)
+        stream.full = True
+        late = connection.post(REQUEST)
+        assert connection.alive()
+        late.abandon()
+        assert connection.alive()
+        late.overdue_at = time.monotonic() - 1
+        stream.full = False
+        assert not connection.alive()
+        for answered in (False, True):
+            assert not connection.wind_down()
+            assert asked.done == answered
+            stream.answer(asked.correlation_id)()
+        connection.answered_at -= 10
+        assert connection.wind_down()
+        assert len(stream.written) == 1
+
     def test_a_session_that_has_ended_takes_nothing_new(self, connection: Connection, stream: Stream) -> None:
         connection.session_lifetime = SessionLifetime(0.0, 0.0)
         assert connection.renewal_due

@@ -58,8 +58,9 @@ def connections_to(*node_ids, config=None, by=lambda _when: None):
 class NeverAnswering:
     """A connection with requests that stay unanswered; says whether it was given up."""
 
-    def __init__(self, has_unwritten=False):
+    def __init__(self, has_unwritten=False, answered_at=0.0):
         self.given_up = []
+        self.answered_at = answered_at
         self.has_unwritten = has_unwritten
 
     def poll(self):
@@ -80,16 +81,22 @@ class NeverAnswering:
         (7.0, 5.0, 15.0, False),
     ],
 )
-def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(sent_at, last_answer_at, now, late):
+@pytest.mark.parametrize("is_others", [False, True], ids=["ours", "of another client"])
+def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(
+    sent_at, last_answer_at, now, late, is_others
+):
+    answered_at = last_answer_at
+    if is_others:
+        last_answer_at = 0.0
     due = []
     connections = connections_to(1, by=due.append)
-    broker, connection = connections.of(1, 0), NeverAnswering()
+    broker, connection = connections.of(1, 0), NeverAnswering(answered_at=answered_at)
     pending = SimpleNamespace(done=False)
     broker.connection, broker.last_answer_at = connection, last_answer_at
     broker.in_flight.append(SimpleNamespace(pending=pending, sent_at=sent_at))
     assert list(connections.read(now)) == []
     assert connection.given_up == ([(pending, 10_000.0)] if late else [])
-    assert due == [now if late else max(sent_at, last_answer_at) + 10]
+    assert due == [now if late else max(sent_at, answered_at) + 10]
 
 
 @pytest.mark.parametrize("late", [21.5, 40.0])
