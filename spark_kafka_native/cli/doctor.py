@@ -95,6 +95,7 @@ def _cluster_checks(arguments: argparse.Namespace) -> Iterator[Finding]:
     router = Router(config)
     try:
         yield from check_cluster(router)
+        yield from check_leaders(router)
         if arguments.write:
             yield from check_writing(router)
         else:
@@ -333,6 +334,30 @@ def check_cluster(router: Router) -> Iterator[Finding]:
         else:
             connection.close()
             yield ok(check, "reached")
+
+
+def check_leaders(router: Router) -> Iterator[Finding]:
+    """Check that every partition has a leader."""
+    try:
+        metadata = router.metadata(None, refresh=True)
+    except KafkaError:  # `check_cluster` has said so
+        return
+    leaders = {
+        f"{name}-{index}": partition.leader in metadata.brokers
+        for name, topic in sorted(metadata.topics.items())
+        for index, partition in sorted(topic.partitions.items())
+    }
+    without = [name for name, has_leader in leaders.items() if not has_leader]
+    if without:
+        shown = ", ".join(without[:5]) + (", ..." if len(without) > 5 else "")
+        yield warning(
+            "leaders",
+            f"{len(without)} of {len(leaders)} partitions have no leader: {shown}",
+            "Nothing can be read or written there: is a broker down, or its disk full or broken? `pykafka "
+            "describe TOPIC` shows the replicas.",
+        )
+    else:
+        yield ok("leaders", f"{len(leaders)} partitions have one")
 
 
 def check_writing(router: Router) -> Iterator[Finding]:

@@ -113,7 +113,7 @@ class _FirstSchemas:
             self._said.add(kind)
             _LOG.warning(
                 "Records are under schema %s, others under schema %s. All of them are read under the schema "
-                "that was chosen by load(): a query that begins with load() again takes a newer version.",
+                "that was chosen when the query began; schemaVersion keeps it.",
                 first,
                 key,
             )

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from ..errors import BrokerError, KafkaError, ProtocolError, with_refused
+from ..cluster.coordinators import ask_controller, learn_controller
+from ..errors import BrokerError, KafkaError, NetworkError, ProtocolError, UnreachableError, with_refused
 from ..protocol.api.acls import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,
     DeleteAclsRequest,
+    DeleteAclsResponse,
     DescribeAclsRequest,
 )
-from ..runtime.deadline import Timeout
+from ..runtime.deadline import Deadline, Timeout
 from .family import AdminFamily, ItemResult, Task, refuse
 
+_LOG = logging.getLogger("spark_kafka_native")
 E = TypeVar("E", bound=enum.IntEnum)
 
 
@@ -156,7 +160,7 @@ class AclAdmin(AdminFamily):
                     for acl in pending
                 ]
             )
-            results = self._router.send_any(request, limit).results
+            results = self._ask_controller(request, limit).results
             if len(results) != len(pending):
                 raise ProtocolError(f"CreateAcls: {len(results)} results for {len(pending)} rules")
             return [
@@ -181,7 +185,7 @@ class AclAdmin(AdminFamily):
         self, where: AclFilter | Acl | Collection[AclFilter | Acl], timeout: Timeout = None
     ) -> list[Acl]:
         """Delete the rules that ``where`` selects, one filter or rule or several; returns the deleted rules,
-        without those that an attempt without an answer has deleted.
+        without those that an attempt without an answer has deleted: a warning in the log says so.
 
         Raises `BrokerError` for the first that could not be deleted; its notes name the others, and the rules
         that were deleted nevertheless.
@@ -190,7 +194,7 @@ class AclAdmin(AdminFamily):
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter(one)) for one in filters])
         deleted: list[Acl] = []
         refused: list[KafkaError] = []
-        for result in self._router.send_any(request, self._limit(timeout)).filter_results:
+        for result in self._delete(request, self._limit(timeout)).filter_results:
             if result.error_code:
                 refused.append(_refusal("deleting ACLs", result))
             for found in result.matching_acls:
@@ -204,6 +208,24 @@ class AclAdmin(AdminFamily):
                 refused[0].add_note(f"deleted nevertheless: {acl}")
             raise with_refused(refused[0], refused[1:])
         return deleted
+
+    def _delete(self, request: DeleteAclsRequest, limit: Deadline) -> DeleteAclsResponse:
+        lost: list[KafkaError] = []
+
+        def between(error: KafkaError) -> None:
+            if isinstance(error, NetworkError) and not isinstance(error, UnreachableError):
+                lost.append(error)
+            learn_controller(self._router, error, limit)
+
+        response = self._router.retry(
+            lambda: ask_controller(self._router, request, limit),
+            what="DeleteAcls",
+            deadline=limit,
+            between=between,
+        )
+        if lost:
+            _LOG.warning("An earlier attempt had no answer, and may have deleted ACLs, too: %s", lost[-1])
+        return response
 
 
 def _refusal(where: str, result: Any) -> BrokerError:

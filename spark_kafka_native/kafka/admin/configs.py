@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypeVar
 
 from ..cluster.describe_configs import describe_broker_configs, describe_topic_configs
@@ -190,7 +191,10 @@ class ConfigAdmin(AdminFamily):
         self._checked_node(resource, request, limit)  # not again and again
 
         def ask(_: list[object]) -> list[ItemResult]:
-            response = self._ask_resource(resource, request, limit)
+            node_id = resource.node_id
+            # One attempt, so that it is known which one was lost.
+            ask_once = self._ask_controller if node_id is None else partial(self._router.send_to, node_id)
+            response = ask_once(request, limit)
             return [ItemResult(resource, one.error_code, one.error_message) for one in response.responses]
 
         self._settle([resource], ask, Task("altering configs of", "AlterConfigs"), limit)

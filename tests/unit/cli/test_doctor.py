@@ -79,6 +79,25 @@ def test_each_broker_has_a_time_of_its_own(broker: MockBroker, monkeypatch: pyte
     assert len({id(one) for one in limits}) == 3
 
 
+@pytest.mark.parametrize("lost", [0, 1, 6])
+def test_partitions_without_a_leader_are_named(broker: MockBroker, lost: int) -> None:
+    """A broker with a failed disk takes no part in it, and answers all else."""
+    broker.create_topic("many", partitions=7)
+
+    def lose(fields: dict[str, Any]) -> None:
+        for topic in fields["topics"]:
+            for one in topic["partitions"]:
+                if topic["name"] == "many" and one["partition_index"] < lost:
+                    one["leader_id"] = -1
+
+    broker.on("Metadata", times=None).change(lose)
+    with closing(Router(config(broker))) as router:
+        (found,) = doctor.check_leaders(router)
+    names = {0: "7 partitions have one", 1: "1 of 7 partitions have no leader: many-0"}
+    more = "6 of 7 partitions have no leader: many-0, many-1, many-2, many-3, many-4, ..."
+    assert (found.status, found.detail) == ("warning" if lost else "ok", names.get(lost, more))
+
+
 @pytest.mark.parametrize("status", ["ok", "warning", "error"])
 def test_findings_about_kerberos_are_shown_and_errors_end_the_way(
     broker: MockBroker, monkeypatch: pytest.MonkeyPatch, status: str

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter
 from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.admin.configs import ConfigResource
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.errors import BrokerError, KafkaError, NetworkError, UnreachableError
 from spark_kafka_native.kafka.protocol.api.acls import (
     AclCreationResult,
     CreateAclsResponse,
@@ -48,16 +50,27 @@ class Router:
     def __init__(self, *results: DeleteAclsFilterResult) -> None:
         self.response = DeleteAclsResponse(throttle_time_ms=0, filter_results=list(results))
         self.asked: list[DeleteAclsRequest] = []
+        self.failures: list[KafkaError] = []
+        """Of the first attempts."""
 
     def deadline(self, timeout_ms: float | None) -> Deadline:
         return Deadline.after_ms(60_000 if timeout_ms is None else timeout_ms)
 
-    def retry(self, operation: Callable[[], Any], **_: Any) -> Any:
+    def retry(self, operation: Callable[[], Any], between: Callable[[KafkaError], None], **_: Any) -> Any:
+        while self.failures:
+            between(self.failures.pop())
         return operation()
 
-    def send_any(self, request: Any, _deadline: Any) -> Any:
+    def refresh(self, _topics: Any, _deadline: Any) -> None: ...
+
+    def metadata(self, _topics: Any, **_: Any) -> Any:
+        return SimpleNamespace(controller_id=None)
+
+    def ask_any(self, request: Any, _deadline: Any) -> Any:
         self.asked.append(request)
         return self.response
+
+    send_any = ask_any
 
 
 def result(*rules: DeleteAclsMatchingAcl, code: ErrorCode = NONE) -> DeleteAclsFilterResult:
@@ -66,6 +79,34 @@ def result(*rules: DeleteAclsMatchingAcl, code: ErrorCode = NONE) -> DeleteAclsF
 
 def rule(principal: str) -> Acl:
     return Acl(resource="topic", name="orders", principal=principal, operation="read")
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_lost"), [(None, False), (UnreachableError("off"), False), (NetworkError("cut"), True)]
+)
+def test_rules_that_an_attempt_without_an_answer_may_have_deleted_are_logged(
+    failure: KafkaError | None, is_lost: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if there had been none, they were missing in the result."""
+    router: Any = Router(result(found("User:a")))
+    router.failures += [] if failure is None else [failure]
+    assert AclAdmin(router).delete_acls(AclFilter()) == [rule("User:a")]
+    assert ("An earlier attempt had no answer, and may have deleted ACLs" in caplog.text) == is_lost
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_change_of_configs_that_is_refused_after_an_attempt_without_an_answer_says_so(
+    is_lost: bool,
+) -> None:
+    no = {"error_code": 40, "error_message": "no", "resource_type": 2, "resource_name": "t"}
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("t")
+        if is_lost:
+            broker.on("IncrementalAlterConfigs", times=1).hang_up()
+        broker.on("IncrementalAlterConfigs").reply({"responses": [no]})
+        with pytest.raises(BrokerError, match="INVALID_CONFIG") as raised:
+            admin.alter_configs(ConfigResource.topic("t"), append={"cleanup.policy": "compact"})
+        assert ("the response was lost, may have been carried out" in str(raised.value)) == is_lost
 
 
 def test_several_filters_go_in_one_request() -> None:
