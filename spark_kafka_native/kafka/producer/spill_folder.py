@@ -110,11 +110,11 @@ class SpillFolder:
         self._left: dict[Path, set[int]] = {}
         self._unmarked: dict[Path, list[SpilledBatch]] = {}
         """Delivered; a full disk has refused their marks so far."""
-        self._lock = self._own()
+        self._locks = self._own()
         try:
             self.entries: list[SpilledBatch] = self._without_replaced(list(self._scan()))
         except BaseException as error:
-            self._lock.close()
+            self._close_locks()
             if isinstance(error, OSError):
                 raise _unusable(self._path, error) from error
             raise
@@ -167,47 +167,53 @@ class SpillFolder:
 
     def close(self) -> None:
         """Release the folder; harmless when repeated."""
-        if not self._lock.closed:
+        if self._locks:
             self._mark()
         if self._writing is not None:
             self._writing.close()
             self._writing = None
-        if not self._lock.closed:
+        for lock in self._locks:
             # Said, not only closed: a process forked meanwhile may still have the descriptor, and with it the
             # lock.
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-            self._lock.close()
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        self._close_locks()
 
     def forget(self) -> None:
         """In a forked child: release the parent's lock and file, without taking them from the parent."""
-        self._lock.close()
+        self._close_locks()
         if self._writing is not None:
             self._writing.close()
 
-    def _own(self) -> io.FileIO:
+    def _close_locks(self) -> None:
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def _own(self) -> list[int]:
+        """The descriptors of the file that names the owner, and of the folder: that file may be deleted by
+        a cleaner of temporary files, which leaves locked folders alone."""
         path = self._path / "owner.lock"
-        lock = None
+        locks: list[int] = []
         try:
             self._path.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: closing it must not try again what a full disk refused.
-            lock = io.FileIO(path, "a+b")
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            lock.truncate(0)
-            lock.write(f"{os.getpid()}\n".encode())
-        except BlockingIOError:
-            assert lock is not None
-            with lock:
-                lock.seek(0)
-                owner = lock.read(20).decode("ascii", "replace").strip()
-            raise ConfigError(
-                f"spill.dir={self._path} is in use by another producer (process {owner or 'unknown'}): "
-                "a spill folder has one owner at a time"
-            ) from None
+            locks.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666))
+            locks.append(os.open(self._path, os.O_RDONLY))
+            for lock in locks:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(locks[0], 0)
+            os.write(locks[0], f"{os.getpid()}\n".encode())
         except OSError as error:
-            if lock is not None:
-                lock.close()
+            owner = ""
+            if isinstance(error, BlockingIOError):
+                owner = os.pread(locks[0], 20, 0).decode("ascii", "replace").strip() or "unknown"
+            for lock in locks:
+                os.close(lock)
+            if owner:
+                raise ConfigError(
+                    f"spill.dir={self._path} is in use by another producer (process {owner}): a spill folder "
+                    "has one owner at a time"
+                ) from None
             raise _unusable(self._path, error, path) from error
-        return lock
+        return locks
 
     def _start_file(self) -> io.FileIO:
         numbers = [int(match[1]) for match in map(_NAME.fullmatch, os.listdir(self._path)) if match]

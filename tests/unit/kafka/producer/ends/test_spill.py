@@ -72,7 +72,7 @@ def test_files_that_come_and_go_leave_no_descriptor_open(tmp_path):
         folder.delivered(one)
     links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     paths = [link.readlink() for link in links if link.is_symlink()]
-    assert [path.name for path in paths if path.is_relative_to(tmp_path)] == ["owner.lock"]
+    assert {path for path in paths if path.is_relative_to(tmp_path)} == {tmp_path / "owner.lock", tmp_path}
     folder.close()
 
 
@@ -784,6 +784,15 @@ def test_a_file_that_is_deleted_while_it_is_written_takes_nothing_along_that_com
         assert producer.send("t", value=b"3", partition=0).result(60).offset == 2
     assert "its file was deleted, and these records are lost" in caplog.text
     assert not list(tmp_path.glob("*.batches*"))
+
+
+def test_a_folder_has_one_owner_also_once_its_lock_file_is_deleted(tmp_path):
+    owner = SpillFolder(str(tmp_path))
+    (tmp_path / "owner.lock").unlink()
+    with pytest.raises(ConfigError, match="in use by another producer"):
+        SpillFolder(str(tmp_path))
+    owner.close()
+    SpillFolder(str(tmp_path)).close()
 
 
 def test_what_would_be_refused_again_is_not_kept(cluster, tmp_path):

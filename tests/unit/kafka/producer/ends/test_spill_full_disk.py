@@ -404,9 +404,10 @@ def test_new_numbers_that_find_no_room_do_not_keep_a_batch_from_being_sent(tmp_p
 
 def test_a_descriptor_that_somebody_inherited_does_not_keep_the_folder(tmp_path):
     folder = SpillFolder(str(tmp_path))
-    inherited = os.dup(folder._lock.fileno())
+    inherited = [os.dup(lock) for lock in folder._locks]
     try:
         folder.close()
         SpillFolder(str(tmp_path)).close()
     finally:
-        os.close(inherited)
+        for lock in inherited:
+            os.close(lock)
