@@ -99,6 +99,8 @@ def test_plain_properties() -> None:
     [
         ({"sasl.kerberos.keytab": "/k"}, "sasl.kerberos.keytab needs sasl.kerberos.principal"),
         ({"sasl.username": "a", "sasl.password": "b"}, "GSSAPI takes no sasl.username and sasl.password"),
+        ({"sasl.username": "a"}, "GSSAPI takes no sasl.username and sasl.password"),
+        ({"sasl.password": "b"}, "GSSAPI takes no sasl.username and sasl.password"),
         (
             {"sasl.kerberos.principal": "p", "sasl.jaas.config": f"{KRB5_MODULE} required {KEYTAB};"},
             "sasl.jaas.config and sasl.kerberos.principal with sasl.kerberos.keytab: give one of them",

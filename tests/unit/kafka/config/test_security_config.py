@@ -154,9 +154,11 @@ def test_a_delegation_token_is_a_login_of_scram_only() -> None:
 
 
 @pytest.mark.parametrize("given", [("username",), ("password",), ("username", "password")])
-def test_a_user_or_a_password_beside_a_login_module_is_refused(given: tuple[str, ...]) -> None:
-    """Else the client would log in as the user of the login module."""
-    jaas = f'{SCRAM_MODULE} required username="other" password="theirs";'
+@pytest.mark.parametrize(
+    "jaas", [f'{SCRAM_MODULE} required username="other" password="theirs";', "file:/etc/jaas"]
+)
+def test_a_user_or_a_password_beside_a_login_module_is_refused(given: tuple[str, ...], jaas: str) -> None:
+    """Else the client would log in as the user of the login module, also of one in a file."""
     beside = {f"sasl.{name}": SCRAM[name] for name in given}
     login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": jaas}
     with pytest.raises(ConfigError, match=r"sasl.jaas.config and sasl.username with sasl.password: give one"):
@@ -212,6 +214,14 @@ def test_each_way_to_name_a_certificate_presents_one(given: dict[str, str]) -> N
             {"ssl.keystore.location": "me.p12", "ssl.certificate.location": "me.pem"},
             "ssl.keystore.location and ssl.certificate.location each name a client certificate",
         ),
+        (
+            {
+                "ssl.keystore.location": "me.p12",
+                "ssl.keystore.certificate.chain": "chain",
+                "ssl.keystore.key": "key",
+            },
+            "ssl.keystore.location and ssl.keystore.certificate.chain each name a client certificate",
+        ),
         ({"ssl.key.location": "key.pem"}, "ssl.key.location needs ssl.certificate.location"),
         ({"ssl.keystore.certificate.chain": "chain"}, "must be given together"),
         ({"ssl.keystore.key": "key"}, "must be given together"),
@@ -247,3 +257,24 @@ def test_tls_settings_of_a_connection_in_clear_are_warned_of(protocol: str, advi
     assert warning.startswith(f"ssl.truststore.location without effect: security.protocol={protocol} does")
     assert warning.endswith(f"; set {advised}")
     assert SecurityConfig.from_properties(given | {"security.protocol": advised}).warnings == ()
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_a_login_that_is_not_made_is_warned_of(protocol: str) -> None:
+    """With TLS alone the broker knows the client by its certificate, if at all."""
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": "p"}
+    (warning,) = SecurityConfig.from_properties(login | {"security.protocol": protocol}).warnings
+    assert warning == f"sasl.mechanism=PLAIN does nothing with security.protocol={protocol}; set SASL_SSL"
+
+
+@pytest.mark.parametrize("half", ["id", "secret"])
+def test_half_of_the_client_credentials_is_refused_on_the_driver(half: str) -> None:
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://token/",
+        f"sasl.oauthbearer.client.credentials.client.{half}": "marked",
+    }
+    with pytest.raises(ConfigError, match=r"needs .*\.client\.id and .*\.client\.secret$") as caught:
+        SecurityConfig.from_properties(given)
+    assert "marked" not in str(caught.value)

@@ -152,14 +152,32 @@ def test_used_up_epochs_bring_a_new_producer_id(cluster):
     assert cluster.values(TP) == numbers(3)
 
 
-def test_idempotence_and_its_conditions():
-    with pytest.raises(ConfigError, match=r"acks must be all when enable\.idempotence=true"):
-        ProducerConfig(enable_idempotence=True, acks=Acks.LEADER)
-    with pytest.raises(ConfigError, match="at most 5"):
-        ProducerConfig(enable_idempotence=True, max_in_flight=6)
-    assert ProducerConfig().idempotent
-    assert not ProducerConfig(acks=Acks.LEADER).idempotent
-    assert not ProducerConfig(max_in_flight=6).idempotent
+@pytest.mark.parametrize(
+    ("settings", "refusal", "why_not"),
+    [
+        ({}, None, None),
+        ({"max_in_flight": 5, "retries": 1}, None, None),
+        ({"acks": Acks.LEADER}, "acks must be all", "acks=1"),
+        ({"acks": Acks.NONE}, "acks must be all", "acks=0"),
+        (
+            {"max_in_flight": 6},
+            "max.in.flight.requests.per.connection must be at most 5",
+            "max.in.flight.requests.per.connection=6 is over 5",
+        ),
+        ({"retries": 0}, "retries must be at least 1", "retries=0"),
+    ],
+)
+def test_idempotence_and_its_conditions(settings, refusal, why_not):
+    """Asked for, an unmet condition is refused; by default it turns idempotence off."""
+    by_default = ProducerConfig(**settings)
+    assert (by_default.why_not_idempotent, by_default.idempotent) == (why_not, why_not is None)
+    if refusal is None:
+        assert ProducerConfig(**settings, enable_idempotence=True).idempotent
+    else:
+        with pytest.raises(ConfigError, match=f"^{refusal} when enable.idempotence=true$"):
+            ProducerConfig(**settings, enable_idempotence=True)
+    off = ProducerConfig(**settings, enable_idempotence=False)
+    assert off.why_not_idempotent == "enable.idempotence=false"
 
 
 def test_a_producer_id_is_asked_for_until_there_is_one(cluster):
