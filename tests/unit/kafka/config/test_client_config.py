@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import Acks, IsolationLevel, OffsetAt
 
 BOOTSTRAP = {"bootstrap.servers": "a:9092"}
+REQUIRED: dict[type[Properties], dict[str, Any]] = {
+    ClientConfig: {"bootstrap_servers": ("a:9092",)},
+    TransactionConfig: {"transactional_id": "t"},
+}
 
 
 def test_a_string_of_bootstrap_servers_is_refused_with_the_remedy() -> None:
@@ -89,6 +93,7 @@ def test_defaults_are_javas() -> None:
         ("bootstrap.servers", "a", "'a' is not host:port"),
         ("bootstrap.servers", "a:1,b:x", "'b:x' is not host:port"),
         ("bootstrap.servers", "a:65536", "is not host:port"),
+        ("bootstrap.servers", "a:0", "is not host:port"),
         ("bootstrap.servers", "a:1" + "9" * 5000, "is not host:port"),
         ("bootstrap.servers", "::1:9092", r"write it as \[::1\]:9092"),
     ],
@@ -97,6 +102,36 @@ def test_errors_name_the_property(name: str, value: str, says: str) -> None:
     properties = BOOTSTRAP | {name: value}
     with pytest.raises(ConfigError, match=says):
         (ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties))
+
+
+@pytest.mark.parametrize("config", [ClientConfig, ReaderConfig, ProducerConfig, TransactionConfig])
+def test_a_number_beyond_its_bounds_is_refused(config: type[Properties]) -> None:
+    """A bound of 0 is one, too: a negative wait or size has no meaning."""
+    bounded = [f for f in fields(config) if f.metadata.get("min_value") is not None]
+    assert any(f.metadata["min_value"] == 0 for f in bounded) or config is TransactionConfig
+    for f in bounded:
+        low, high = f.metadata["min_value"], f.metadata["max_value"]
+        for beyond in (low - 1, *([] if high is None else [high + 1])):
+            with pytest.raises(ConfigError, match=rf"^{f.metadata['property']} must be .*, not {beyond}$"):
+                config.from_properties({f.metadata["property"]: beyond}, **REQUIRED.get(config, {}))
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "field", "value"),
+    [
+        (ClientConfig, {"client.rack": "a"}, "client_rack", "b"),
+        (ConsumerConfig, {"fetch.max.bytes": "5"}, "fetch_max_bytes", 7),
+        (ReaderConfig, {"max.poll.records": "5"}, "max_poll_records", 7),
+        (ProducerConfig, {"acks": "1"}, "acks", Acks.NONE),
+        (TransactionConfig, {"transaction.timeout.ms": "5"}, "transaction_timeout_ms", 7),
+        (SecurityConfig, {"security.protocol": "PLAINTEXT"}, "protocol", SecurityProtocol.SSL),
+    ],
+)
+def test_a_field_takes_precedence_over_its_property(
+    config: type[Properties], given: dict[str, str], field: str, value: object
+) -> None:
+    made = config.from_properties(given, **REQUIRED.get(config, {}) | {field: value})
+    assert getattr(made, field) == value
 
 
 @pytest.mark.parametrize("name", ["truststore", "keystore"])
