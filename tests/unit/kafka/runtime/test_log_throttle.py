@@ -26,6 +26,18 @@ def test_a_flood_has_a_line_now_and_then_that_counts_the_others(caplog: pytest.L
     ]
 
 
+def test_a_flood_that_goes_on_has_a_line_in_each_interval(caplog: pytest.LogCaptureFixture) -> None:
+    """Each line counts those since the one before, not all."""
+    now = [0.0]
+    log = LogThrottle(logging.getLogger("spark_kafka_native.test"), clock=lambda: now[0])
+    with caplog.at_level(logging.INFO, "spark_kafka_native.test"):
+        for second in range(31):
+            now[0] = float(second)
+            log.info("a", "%d", second)
+    left_out = " (9 more like it since the last line)"
+    assert caplog.messages == ["0", f"10{left_out}", f"20{left_out}", f"30{left_out}"]
+
+
 def test_kinds_are_not_collected_without_end(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     log = LogThrottle(logging.getLogger("spark_kafka_native.test"), clock=lambda: now[0])

@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.errors import NetworkError, UnreachableError
 from spark_kafka_native.kafka.runtime import name_lookup
 from spark_kafka_native.kafka.runtime.background import Lookups
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.runtime.name_lookup import FailedAddresses, canonical_names, look_up
+from spark_kafka_native.kafka.runtime.name_lookup import FailedAddresses, canonical_names, look_up, resolved
 
 SOON = 60_000.0
 
@@ -76,7 +76,7 @@ def test_a_resolver_that_does_not_answer_ends_with_the_deadline(stuck: Stuck) ->
     with pytest.raises(NetworkError, match=r"cannot resolve the host of kafka.example:9092 \(no answer"):
         look_up("kafka.example", 9092, config(), Deadline.after_ms(50))
     # It may answer the next time: this is not an answer that the host does not exist.
-    with pytest.raises(NetworkError) as raised:
+    with pytest.raises(NetworkError, match="no answer in 50 ms") as raised:
         look_up("kafka.example", 9092, config(connection_setup_timeout_ms=50), Deadline.after_ms(SOON))
     assert not isinstance(raised.value, UnreachableError)
 
@@ -113,6 +113,38 @@ def test_a_lookup_under_way_does_not_answer_another_question(
     with pytest.raises(NetworkError):
         look_up(host, port, config(**changed), Deadline.after_ms(20))
     wait_until(lambda: stuck.asked == ["kafka.example", host])
+
+
+@pytest.mark.parametrize(("host", "port"), [("token2.example", 443), ("token.example", 444)])
+def test_a_host_that_is_no_broker_is_looked_up_by_name_and_port(stuck: Stuck, host: str, port: int) -> None:
+    for one in (("token.example", 443), (host, port)):
+        with pytest.raises(NetworkError, match="no answer"):
+            resolved(*one, Deadline.after_ms(20))
+    wait_until(lambda: stuck.asked == ["token.example", host])
+    stuck.gate.set()
+    assert resolved(host, port, Deadline.after_ms(SOON)) == [v4("127.0.0.1", port)]
+
+
+def test_a_resolver_under_way_does_not_answer_for_another_one(stuck: Stuck) -> None:
+    first = config(resolver=lambda host, port: stuck(host, port))
+    with pytest.raises(NetworkError):
+        look_up("kafka.example", 9092, first, Deadline.after_ms(20))
+    other = config(resolver=lambda _host, port: [v4("10.0.0.1", port)])
+    assert look_up("kafka.example", 9092, other, Deadline.after_ms(SOON)) == [v4("10.0.0.1", 9092)]
+
+
+def test_a_resolver_of_the_caller_is_asked_for_an_address_in_a_thread_too() -> None:
+    """It may ask a proxy, also about an address, and the wait for that is limited."""
+    threads: list[int] = []
+
+    def resolve(host: str, port: int) -> list[Any]:
+        threads.append(threading.get_ident())
+        return [v4(host, port)]
+
+    found = look_up("10.0.0.1", 1, config(resolver=resolve), Deadline.after_ms(SOON))
+    assert found == [v4("10.0.0.1", 1)]
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
 
 
 def test_names_that_are_never_answered_hold_up_no_other_name(
@@ -289,6 +321,7 @@ def test_families_take_turns_beginning_with_the_first(monkeypatch: pytest.Monkey
         ({"broker_address_family": "v6"}, ["::1"]),
         ({"source_address": "127.0.0.1"}, ["10.0.0.1"]),
         ({"source_address": "::1"}, ["::1"]),
+        ({"source_address": "::1", "broker_address_family": "v4"}, ["::1"]),
     ],
 )
 def test_only_one_family(changed: dict[str, str], hosts: list[str]) -> None:
@@ -325,6 +358,28 @@ def test_canonical_names_are_those_of_each_address(monkeypatch: pytest.MonkeyPat
     assert found == ["one.example", "two.example"]
 
 
+def test_names_under_way_are_not_those_of_other_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients of a process may see other addresses of one name: by family, or by a resolver."""
+    gate = threading.Event()
+    monkeypatch.setattr(name_lookup, "_lookups", Lookups())
+
+    def name(target: tuple[Any, ...], _: int) -> tuple[str, str]:
+        if target[0] == "10.0.0.1":
+            assert gate.wait(120)
+        return f"name-of-{target[0]}", str(target[1])
+
+    monkeypatch.setattr(socket, "getnameinfo", name)
+
+    def of(info: tuple[Any, ...], limit_ms: float) -> list[str]:
+        given = config(resolver=lambda _host, _port: [info])
+        return canonical_names("kafka.example", 1, given, Deadline.after_ms(limit_ms))
+
+    with pytest.raises(NetworkError, match="no answer"):
+        of(v4("10.0.0.1", 1), 20)
+    assert of(v4("10.0.0.2", 1), SOON) == ["name-of-10.0.0.2"]
+    gate.set()
+
+
 def test_addresses_whose_handshake_failed_come_last_for_a_while() -> None:
     now = 0.0
     failed = FailedAddresses(clock=lambda: now)
@@ -342,8 +397,12 @@ def test_addresses_whose_handshake_failed_come_last_for_a_while() -> None:
     assert order() == ["3", "4", "2", "1"], "each in its turn"
     failed.discard(found[1][4])
     assert order() == ["2", "3", "4", "1"]
+    now += 1
+    failed.add(found[2][4])
     now += name_lookup.AVOIDED_S
     assert order() == ["1", "2", "3", "4"]
+    now += 1
+    assert order() == ["1", "2", "3", "4"], "an old failure is forgotten, not preferred"
 
 
 def test_few_failed_addresses_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
