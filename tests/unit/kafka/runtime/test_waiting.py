@@ -43,6 +43,44 @@ def test_others_wait_for_as_long_as_they_have_time() -> None:
     assert lock.run(lambda: 1, Deadline.after_ms(0), "sleeping") == 1  # free, although no time is left
 
 
+def test_the_lock_goes_at_once_from_each_to_the_next_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order in which they came; a thread that is not notified would wait for an hour here."""
+    monkeypatch.setattr(waiting, "MAX_WAIT_S", 3600.0)
+    lock, ended, done, threads = DeadlineLock(), threading.Event(), list[int](), []
+
+    def take(number: int) -> None:
+        def work() -> None:
+            assert ended.wait(60)
+            done.append(number)
+
+        lock.run(work, Deadline.after_ms(SOON), "sleeping")
+
+    for number in range(4):
+        threads.append(in_thread(lambda number=number: take(number)))
+        eventually(lambda number=number: len(lock._entries) == number + 1)
+        eventually(lambda number=number: lock._released.waiting == number)
+    ended.set()
+    threads[-1].join(30)
+    assert done == [0, 1, 2, 3]
+
+
+def test_a_condition_that_becomes_true_before_the_wait_needs_no_notification(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAIT_S", 3600.0)
+    condition, looks = LocklessCondition(), list[bool]()
+
+    def came_meanwhile() -> bool:
+        """Another thread assigns it, and notifies those that wait, just after the first look."""
+        looks.append(bool(looks))
+        return looks[-1]
+
+    waiter = in_thread(lambda: condition.wait_for(came_meanwhile, None))
+    waiter.join(30)
+    assert looks == [False, True]
+    assert not waiter.is_alive()
+
+
 def test_a_thread_may_take_the_lock_that_it_holds() -> None:
     lock = DeadlineLock()
     refused: list[NetworkError] = []
