@@ -53,6 +53,28 @@ def test_each_broker_has_a_response_or_an_error(threads: bool, monkeypatch: pyte
     assert [(node_id, str(error)) for node_id, error in failures.items()] == [(2, "broker 2 is down")]
 
 
+@pytest.mark.parametrize("step", ["ask", "read"])
+@pytest.mark.parametrize("connected", [(), (1, 2), (1, 2, 3)])
+def test_a_broker_that_fails_takes_no_answer_of_another_along(connected: tuple[int, ...], step: str) -> None:
+    """Neither where its request can't be sent nor where its response does not come."""
+    found: dict[int, int] = {}
+
+    def ask(node_id: int, _: object) -> int:
+        if (step, node_id) == ("ask", 1):
+            raise NetworkError("lost")
+        return node_id * 10
+
+    def read(node_id: int, pending: int) -> None:
+        if (step, node_id) == ("read", 1):
+            raise NetworkError("lost")
+        found[node_id] = pending
+
+    router: Any = FakeRouter(*connected)
+    failures = ask_each_broker(router, (1, 2, 3), ask, read, Deadline.after_ms(SOON_MS))
+    assert {node_id: str(error) for node_id, error in failures.items()} == {1: "lost"}
+    assert found == {2: 20, 3: 30}
+
+
 @pytest.mark.parametrize("connected", [(), (3,)], ids=["in a thread", "here"])
 def test_a_bug_is_raised_and_not_taken_for_an_answer_without_partitions(connected: tuple[int, ...]) -> None:
     def ask(node_id: int, _: object) -> int:

@@ -138,6 +138,14 @@ def test_a_label_without_a_value_is_none(registry: CollectorRegistry) -> None:
     assert b"app=" not in generate_latest(registry)
 
 
+def test_labels_in_another_order_are_the_same(registry: CollectorRegistry) -> None:
+    clients = [Client(lag=1), Client(lag=2)]
+    for client, labels in zip(clients, ({"app": "a", "env": "x"}, {"env": "x", "app": "a"}), strict=True):
+        export_to_prometheus(client, registry, labels)
+    assert scraped(registry)[key("kafka_consumer_lag", topic="t", app="a", env="x")] == 6
+    assert generate_latest(registry).count(b"\nkafka_consumer_lag{") == 1
+
+
 def test_times_are_not_added_up(registry: CollectorRegistry) -> None:
     clients = [Client(), Client()]
     for at, client in enumerate(clients):
@@ -180,6 +188,8 @@ def test_a_client_that_fails_takes_no_other_along(
     assert found[key("kafka_consumer_lag", topic="t", app="good")] == 2
     assert key("kafka_consumer_lag", topic="t", app="bad") not in found  # rather than an old one
     assert "left out of this scrape" in caplog.text
+    del bad.metrics
+    assert scraped(registry)[key("kafka_consumer_lag", topic="t", app="bad")] == 18, "it is back"
 
 
 def test_what_a_client_had_counted_before_it_failed_stays(
