@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.cluster.fan_out import ask_each_broker, ask_each_partition
-from spark_kafka_native.kafka.errors import KafkaError, NetworkError
+from spark_kafka_native.kafka.errors import ClientClosedError, KafkaError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -103,3 +103,82 @@ def test_with_some_found_each_other_partition_has_an_error() -> None:
     assert {tp: str(error) for tp, error in failures.items()} == {A1: "lost", A2: "lost"}
     with pytest.raises(NetworkError, match="lost"):
         ask_each_partition(router, [A0, A1, A2], ask, **settings)
+
+
+class RetryingRouter(FakeRouter):
+    """Makes at most ``attempts`` of an operation; the last error ends it."""
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__()
+        self.attempts = attempts
+        self.topics: set[str] = set()
+
+    def retry(self, attempt: Any, *, topics: set[str] = frozenset(), **_named: Any) -> Any:  # type: ignore[assignment]
+        self.topics = topics
+        for left in reversed(range(self.attempts)):
+            try:
+                return attempt()
+            except KafkaError as error:
+                if not left or isinstance(error, ClientClosedError):
+                    raise
+        raise AssertionError("there is one attempt at least")
+
+
+Outcome = dict[TopicPartition, int | str] | KafkaError
+"""Of one attempt: offsets and failures, or an error of the whole attempt."""
+
+
+def ask_in_turn(
+    outcomes: list[Outcome], **settings: float
+) -> tuple[Any, list[list[TopicPartition]], RetryingRouter]:
+    """The result of `ask_each_partition`, the partitions that each attempt asked for, and the router."""
+    asked: list[list[TopicPartition]] = []
+    router = RetryingRouter(len(outcomes))
+
+    def ask(
+        missing: list[TopicPartition], found: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, KafkaError]:
+        asked.append(missing)
+        outcome = outcomes[len(asked) - 1]
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        found.update({tp: one for tp, one in outcome.items() if isinstance(one, int)})
+        return {tp: NetworkError(one) for tp, one in outcome.items() if isinstance(one, str)}
+
+    common: Any = {"what": "asking", "deadline": Deadline.after_ms(SOON_MS)}
+    try:
+        found, failures = ask_each_partition(router, [A0, A1, A2], ask, **common, **settings)  # type: ignore[arg-type]
+    except KafkaError as error:
+        return error, asked, router
+    return (found, {tp: str(error) for tp, error in failures.items()}), asked, router
+
+
+def test_each_attempt_asks_for_the_partitions_that_are_still_missing() -> None:
+    outcomes: list[Outcome] = [{A0: 1, A1: "lost", A2: "lost"}, {A1: 2, A2: "lost"}, {A2: 3}]
+    result, asked, router = ask_in_turn(outcomes)
+    assert result == ({A0: 1, A1: 2, A2: 3}, {})
+    assert asked == [[A0, A1, A2], [A1, A2], [A2]]
+    assert router.topics == {"a"}, "their metadata are asked for again between the attempts"
+
+
+def test_patience_ends_only_once_any_partition_has_an_answer() -> None:
+    none: Outcome = {A0: "lost", A1: "lost", A2: "lost"}
+    result, asked, _ = ask_in_turn([none, {A0: 1, A1: "no leader", A2: 3}], give_up_after_ms=0)
+    assert result == ({A0: 1, A2: 3}, {A1: "no leader"})
+    assert len(asked) == 2
+    result, asked, _ = ask_in_turn([none, none], give_up_after_ms=0)
+    assert isinstance(result, NetworkError)
+    assert len(asked) == 2
+
+
+def test_a_failure_of_all_does_not_hide_the_one_that_a_partition_had_before() -> None:
+    first: Outcome = {A0: 1, A1: "no leader"}
+    result, _, _ = ask_in_turn([first, NetworkError("lost")], give_up_after_ms=SOON_MS)
+    assert result == ({A0: 1}, {A1: "no leader", A2: "lost"})
+
+
+def test_a_client_that_is_closed_meanwhile_has_no_answer() -> None:
+    """Else a reader would go on with the partitions that were found."""
+    first: Outcome = {A0: 1, A1: "no leader", A2: "no leader"}
+    result, _, _ = ask_in_turn([first, ClientClosedError("closed"), {}], give_up_after_ms=SOON_MS)
+    assert isinstance(result, ClientClosedError)

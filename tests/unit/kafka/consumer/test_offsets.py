@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 import pytest
 
+from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.cluster.offsets import (
     FoundOffset,
     build_list_offsets,
+    offset_or_at,
     read_list_offsets,
+    try_resolve_offsets,
 )
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, IncompleteResponseError, ProtocolError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    IncompleteResponseError,
+    NetworkError,
+    ProtocolError,
+)
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -21,6 +32,7 @@ from spark_kafka_native.kafka.protocol.api.list_offsets import (
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+B1, B2 = TopicPartition("b", 1), TopicPartition("b", 2)
 
 
 @pytest.mark.parametrize("level", list(IsolationLevel))
@@ -92,3 +104,39 @@ def test_a_time_is_found_with_its_record_and_a_negative_end_is_none() -> None:
     for offset, place in ((-1, OffsetAt.EARLIEST), (-1, OffsetAt.LATEST), (-2, OffsetAt.timestamp(0))):
         with pytest.raises(ProtocolError, match=rf"a-0 answered with offset {offset} for"):
             read_list_offsets(told((A0, offset, -1, 0)), {A0: place}, found)
+
+
+def test_each_place_has_an_offset_or_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition with neither would not be read. The ends are those of before the other questions."""
+    no_end, no_start = NetworkError("no end"), NetworkError("no start")
+    rounds: list[tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, NetworkError]]] = [
+        ({A0: FoundOffset(50), B2: FoundOffset(60)}, {B1: no_end}),
+        ({A0: FoundOffset(None), B2: FoundOffset(55)}, {A1: no_start}),
+    ]
+    asked: list[dict[TopicPartition, OffsetAt]] = []
+
+    def ask(_router: Any, places: dict[TopicPartition, OffsetAt], *_: object) -> Any:
+        asked.append(dict(places))
+        return rounds[len(asked) - 1]
+
+    monkeypatch.setattr(offsets, "try_offsets", ask)
+    late, none = OffsetAt.timestamp(5), OffsetAt.MAX_TIMESTAMP
+    places = {A0: late, A1: OffsetAt.EARLIEST, B0: 7, B1: late, B2: none}
+    router: Any = None
+    found, failures = try_resolve_offsets(
+        router, places, IsolationLevel.READ_UNCOMMITTED, Deadline.after_ms(60_000)
+    )
+    assert found == {A0: 50, B0: 7, B2: 55}
+    assert failures == {B1: no_end, A1: no_start}
+    assert asked == [
+        {A0: OffsetAt.LATEST, B1: OffsetAt.LATEST, B2: OffsetAt.LATEST},
+        {A0: late, A1: OffsetAt.EARLIEST, B2: none},
+    ]
+
+
+@pytest.mark.parametrize(("microseconds", "timestamp_ms"), [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2)])
+def test_a_time_between_two_milliseconds_is_the_later_one(microseconds: int, timestamp_ms: int) -> None:
+    """A record of the earlier one is not at or after it."""
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    assert offset_or_at(moment) == OffsetAt.timestamp(timestamp_ms)
+    assert offset_or_at(timedelta(hours=1), moment + timedelta(hours=1)) == OffsetAt.timestamp(timestamp_ms)

@@ -105,6 +105,39 @@ def test_the_loop_is_woken_by_what_it_waits_with(background: Background) -> None
     given.close()
 
 
+def test_an_outcome_is_there_before_the_loop_is_woken_for_it() -> None:
+    """Else the loop could look for it too early, and wait on."""
+    found: list[int] = []
+
+    class Seen(Wakeup):
+        def set(self) -> None:
+            found.append(len(background._ended))
+            super().set()
+
+    given = Seen()
+    background = Background("kafka-fetch", given)
+    background.start("one", lambda: 1, lambda _: None)
+    settled(background, "one")
+    for thread in [one for one in threading.enumerate() if one.name == "kafka-fetch-one"]:
+        thread.join(60)
+    assert found == [1]
+    background.close()
+    given.close()
+
+
+def test_a_wakeup_that_comes_late_is_cleared_by_the_next_look(background: Background) -> None:
+    """Its work was settled already: the loop must not run without a pause until other work ends."""
+    gate = threading.Event()
+    background.start("one", lambda: gate.wait(60), lambda _: None)
+    own = background.wakeup
+    assert own is not None
+    own.set()
+    background.settle()
+    assert not own.is_set
+    gate.set()
+    settled(background, "one")
+
+
 def test_a_mistake_of_ours_is_raised(background: Background) -> None:
     background.start("one", lambda: 1 // 0, lambda _: None)
     with pytest.raises(ZeroDivisionError):
@@ -139,6 +172,8 @@ def test_a_close_calls_it_off_and_leaves_nothing(ends: str) -> None:
     assert end is not None
     assert own is not None
     background.close()
+    if ends == "after":
+        assert end.fileno() >= 0, "the work still waits with it, and another file may get its number"
     gate.set()
     thread.join(60)
     background.settle()

@@ -14,7 +14,7 @@ from support.interrupts.signal_steps import run_at
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import NetworkError, UnreachableError
-from spark_kafka_native.kafka.runtime import name_lookup
+from spark_kafka_native.kafka.runtime import name_lookup, waiting
 from spark_kafka_native.kafka.runtime.background import Lookups
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.runtime.name_lookup import FailedAddresses, canonical_names, look_up, resolved
@@ -81,7 +81,10 @@ def test_a_resolver_that_does_not_answer_ends_with_the_deadline(stuck: Stuck) ->
     assert not isinstance(raised.value, UnreachableError)
 
 
-def test_the_same_lookup_under_way_is_joined_and_its_answer_shared(stuck: Stuck) -> None:
+def test_the_same_lookup_under_way_is_joined_and_its_answer_shared(
+    stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAIT_S", 3600.0)  # each of them is notified
     with pytest.raises(NetworkError):
         look_up("kafka.example", 9092, config(), Deadline.after_ms(20))
     threads = [
