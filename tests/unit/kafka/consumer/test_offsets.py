@@ -121,7 +121,13 @@ def test_each_place_has_an_offset_or_a_failure(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(offsets, "try_offsets", ask)
     late, none = OffsetAt.timestamp(5), OffsetAt.MAX_TIMESTAMP
-    places = {A0: late, A1: OffsetAt.EARLIEST, B0: 7, B1: late, B2: none}
+    places: dict[TopicPartition, int | OffsetAt] = {
+        A0: late,
+        A1: OffsetAt.EARLIEST,
+        B0: 7,
+        B1: late,
+        B2: none,
+    }
     router: Any = None
     found, failures = try_resolve_offsets(
         router, places, IsolationLevel.READ_UNCOMMITTED, Deadline.after_ms(60_000)

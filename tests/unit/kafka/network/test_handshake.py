@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
 )
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.message import Request
@@ -74,6 +76,23 @@ def test_an_older_broker_is_asked_in_its_own_version() -> None:
     assert shake(peer) == {18: (0, 1)}
     assert [version for _, version in peer.asked] == [HIGHEST, 1]
     assert peer.deadlines[0] is peer.deadlines[1]
+
+
+def test_versions_are_lowered_until_the_broker_knows_one() -> None:
+    unsupported = ErrorCode.UNSUPPORTED_VERSION
+    peer = Answers(versions(unsupported, _18=(0, 2)), versions(unsupported), versions(_18=(0, 0)))
+    assert shake(peer) == {18: (0, 0)}
+    assert [version for _, version in peer.asked] == [HIGHEST, 2, 0]
+
+
+def test_the_level_of_a_feature_is_the_one_that_the_cluster_has_finalized() -> None:
+    """With its lowest one, transactions would be those of an older protocol."""
+    level = FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=1)
+    answer = replace(versions(_18=(0, 4)), finalized_features=[level])
+    config = ClientConfig(bootstrap_servers=(Answers.address,))
+    assert shake_hands(Answers(answer), config, Deadline.after_ms(1_000)).features == {
+        "transaction.version": 2
+    }
 
 
 def test_a_refusal_is_the_brokers_error() -> None:
