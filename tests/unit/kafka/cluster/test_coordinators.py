@@ -60,7 +60,7 @@ class Cluster:
                 error_code=self.errors.get(name, ErrorCode.NONE),
                 error_message=None,
             )
-            for name in (*request.coordinator_keys, *self.unasked)
+            for name in (*self.unasked, *request.coordinator_keys)
         ]
         return FindCoordinatorResponse(coordinators=found)
 
@@ -122,6 +122,14 @@ def test_a_group_and_a_transactional_id_of_one_name_are_two(cluster: Cluster, ro
     assert cluster.send(router) == 2
     assert cluster.send(router, CoordinatorKey.transaction("g")) == 3
     assert [str(GROUP), str(CoordinatorKey.transaction("t"))] == ["group g", "transactional id t"]
+
+
+def test_the_coordinator_of_another_group_in_the_answer_is_not_asked(
+    cluster: Cluster, router: Router
+) -> None:
+    cluster.coordinator[0, "other"] = 1
+    cluster.unasked = ["other"]
+    assert cluster.send(router) == 2
 
 
 def test_many_are_looked_up_at_once_but_for_those_that_are_known(cluster: Cluster, router: Router) -> None:
