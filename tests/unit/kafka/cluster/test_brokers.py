@@ -40,6 +40,7 @@ class Opened:
     """A connection of which only the address matters."""
 
     metrics: Any = None
+    channel = ""
     closed = renewal_due = retired = answers = False
 
     def __init__(self, address: str) -> None:
@@ -50,6 +51,9 @@ class Opened:
 
     def close(self) -> None:
         self.closed = True
+
+    def retire(self, _deadline: Deadline) -> None:
+        self.retired = self.closed = True
 
     def wind_down(self) -> bool:
         self.retired, self.closed = True, self.answers
@@ -395,6 +399,40 @@ def test_what_is_connected_while_the_others_are_closed_is_kept_for_the_next_clos
     assert brokers.live() == [opening.made[1]]
     brokers.close()
     assert [one.closed for one in opening.made] == [True, True]
+
+
+def test_each_channel_has_a_connection_of_its_own() -> None:
+    """The one to a bootstrap server, on which other requests may wait, is not given to a channel."""
+    opening, until = Opening(), Deadline.after_ms(SOON)
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
+    broker = Broker(node_id=1, host="one", port=9092)
+    bootstrapped = brokers.bootstrap(until)
+    assert brokers.ready(broker, "beats") is None
+    beats, fetches = (brokers.connection(broker, until, name) for name in ("beats", "fetches"))
+    assert brokers.connection(broker, until) is bootstrapped
+    assert [one.channel for one in opening.made] == ["", "beats", "fetches"]
+    for name, own in (("", bootstrapped), ("beats", beats), ("fetches", fetches)):
+        assert brokers.ready(broker, name) is brokers.connection(broker, until, name) is own
+    assert len(opening.made) == 3
+
+
+def test_nothing_new_is_sent_on_a_connection_whose_session_ends() -> None:
+    """Its broker would close it, and drop what it got without an answer."""
+    opening, until = Opening(), Deadline.after_ms(SOON)
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
+    broker = Broker(node_id=1, host="one", port=9092)
+    brokers.bootstrap(until)
+    opening.made[0].renewal_due = True
+    assert brokers.live() == []
+    assert brokers.ready(broker) is None
+    own: Any = brokers.connection(broker, until)
+    assert own is opening.made[1]
+    assert brokers.live() == [own]
+    own.renewal_due = True
+    assert brokers.live() == []
+    assert brokers.ready(broker) is None
+    assert brokers.connection(broker, until) is opening.made[2]
+    assert own.retired, "what was sent on it is answered first"
 
 
 def test_only_a_connection_that_nobody_waits_for_is_ready() -> None:
