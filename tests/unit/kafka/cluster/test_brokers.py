@@ -416,6 +416,20 @@ def test_each_channel_has_a_connection_of_its_own() -> None:
     assert len(opening.made) == 3
 
 
+@pytest.mark.parametrize("way", ["ready", "connection"])
+def test_a_bootstrap_connection_that_a_broker_has_taken_over_is_that_of_the_broker(way: str) -> None:
+    """The next first contact does not end it, and no request is sent to it twice."""
+    opening, until = Opening(), Deadline.after_ms(SOON)
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092",)), opening)
+    broker = Broker(node_id=1, host="one", port=9092)
+    own: Any = brokers.bootstrap(until)
+    assert (brokers.ready(broker) if way == "ready" else brokers.connection(broker, until)) is own
+    assert brokers.live() == [own]
+    other = brokers.bootstrap(until)
+    assert brokers.live() == [own, other]
+    assert not own.retired
+
+
 def test_nothing_new_is_sent_on_a_connection_whose_session_ends() -> None:
     """Its broker would close it, and drop what it got without an answer."""
     opening, until = Opening(), Deadline.after_ms(SOON)

@@ -43,7 +43,13 @@ from spark_kafka_native.kafka.errors import (
 )
 from spark_kafka_native.kafka.network import pipeline
 from spark_kafka_native.kafka.network.connection import Connection
-from spark_kafka_native.kafka.network.frames import KEPT_BYTES, FrameBuffers
+from spark_kafka_native.kafka.network.frames import (
+    KEPT_BYTES,
+    POOLED_FRAMES,
+    POOLED_FROM,
+    ROUNDING,
+    FrameBuffers,
+)
 from spark_kafka_native.kafka.network.pipeline import Throttle
 from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
@@ -617,6 +623,25 @@ def test_buffers_of_a_connection_without_work_are_few_and_small() -> None:
         buffers.give_back(one)
     buffers.trim()
     assert buffers.pooled_sizes == [KEPT_BYTES]
+
+
+def test_a_frame_has_its_own_length_in_memory_of_any_size() -> None:
+    """A shorter buffer would cut the response, a longer one would wait for bytes of the next."""
+    buffers, size = FrameBuffers(), ROUNDING
+    lengths = [size, size + 1, size, 2 * size, 3 * size + 5, POOLED_FROM, POOLED_FROM - 1, 1, 0, 2 * size]
+    for length in lengths:
+        taken = buffers.take(length)
+        assert len(taken) == length
+        buffers.give_back(taken)
+    assert buffers.pooled_sizes == [4 * size], "of the longest one, as shorter ones fit into it"
+
+
+def test_few_large_frames_and_no_small_ones_are_kept() -> None:
+    buffers = FrameBuffers()
+    for length in (POOLED_FROM, POOLED_FROM - 1):
+        for taken in [buffers.take(length) for _ in range(POOLED_FRAMES + 2)]:
+            buffers.give_back(taken)
+    assert buffers.pooled_sizes == [ROUNDING] * POOLED_FRAMES
 
 
 def test_memory_that_another_thread_takes_meanwhile_is_not_kept_for_a_third(
