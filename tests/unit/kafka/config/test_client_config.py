@@ -533,6 +533,7 @@ def test_brokers_by_librdkafkas_name() -> None:
         ("latest", OffsetAt.LATEST),
         ("by_duration:P1DT2H3M4.5S", OffsetAt.timestamp(100_000_000 - 93_784_500)),
         ("by_duration:P2D", OffsetAt.timestamp(0)),
+        ("By_Duration:PT1S", OffsetAt.timestamp(99_999_000)),
     ],
 )
 def test_where_each_reset_policy_goes_on(policy: str, place: OffsetAt | None) -> None:

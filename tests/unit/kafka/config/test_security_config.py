@@ -278,3 +278,55 @@ def test_half_of_the_client_credentials_is_refused_on_the_driver(half: str) -> N
     with pytest.raises(ConfigError, match=r"needs .*\.client\.id and .*\.client\.secret$") as caught:
         SecurityConfig.from_properties(given)
     assert "marked" not in str(caught.value)
+
+
+_ANY_CERTIFICATE = "enable.ssl.certificate.verification=false: ANY certificate is accepted"
+_ANY_HOST = "ssl.endpoint.identification.algorithm is empty: a broker's certificate may be for any"
+
+
+@pytest.mark.parametrize(
+    ("given", "warning"),
+    [
+        ({}, None),
+        ({"ssl.endpoint.identification.algorithm": "https"}, None),
+        ({"ssl.endpoint.identification.algorithm": ""}, _ANY_HOST),
+        ({"ssl.endpoint.identification.algorithm": "none"}, _ANY_HOST),
+        ({"enable.ssl.certificate.verification": "false"}, _ANY_CERTIFICATE),
+        (
+            {
+                "enable.ssl.certificate.verification": "false",
+                "ssl.endpoint.identification.algorithm": "",
+            },
+            _ANY_CERTIFICATE,
+        ),
+    ],
+)
+def test_each_check_of_the_broker_that_is_left_out_is_warned_of(
+    given: dict[str, str], warning: str | None
+) -> None:
+    found = SecurityConfig.from_properties(given | {"security.protocol": "SSL"}).warnings
+    assert len(found) == (warning is not None)
+    assert all(one.startswith(str(warning)) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("versions", "allowed"),
+    [
+        ("TLSv1.3", ("TLSv1.3",)),
+        (" TLSv1.3 , TLSv1.2,", ("TLSv1.2", "TLSv1.3")),
+        ("TLSv1,TLSv1.1,SSLv3,TLSv1.2", ("TLSv1.2",)),
+        ("TLSv1.1", None),
+        ("TLSv1.2,TLS1.3", None),
+        ("", None),
+    ],
+)
+def test_the_versions_of_tls_that_are_named_and_no_others(
+    versions: str, allowed: tuple[str, ...] | None
+) -> None:
+    """A misspelt one is not left out silently."""
+    given = {"ssl.enabled.protocols": versions}
+    if allowed is not None:
+        assert SecurityConfig.from_properties(given).tls_versions == allowed
+        return
+    with pytest.raises(ConfigError, match=r"ssl\.enabled\.protocols must name TLSv1\.2 or TLSv1\.3"):
+        SecurityConfig.from_properties(given)
