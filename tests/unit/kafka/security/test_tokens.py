@@ -19,6 +19,7 @@ from collections.abc import Callable
 from email.message import Message
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -460,6 +461,24 @@ def test_a_failure_of_another_threads_fetch_is_no_failure_of_ours() -> None:
     timer.join()
     assert [str(error) for error in failed] == ["no time left"]
     assert len(calls) == 2
+
+
+def test_a_fetch_that_another_thread_could_not_begin_is_begun_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That one was interrupted before its thread had started; those that joined it were not."""
+    source = TokenSource(lambda _deadline: ("t", time.time() + 100))
+    ask, asked = source._fetches.ask, list[object]()
+
+    def interrupted_at_first(*given: Any) -> object:
+        asked.append(given[0])
+        if len(asked) == 1:
+            raise OSError("interrupted by KeyboardInterrupt()")
+        return ask(*given)
+
+    monkeypatch.setattr(source._fetches, "ask", interrupted_at_first)
+    assert source.token(soon()).reveal() == "t"
+    assert len(asked) == 2
 
 
 def test_a_token_file_is_read_for_each_connection(tmp_path: Path) -> None:
