@@ -12,6 +12,7 @@ from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.security import config_providers
 from spark_kafka_native.kafka.security.config_providers import (
+    MAX_FILE_BYTES,
     MAX_VALUE_BYTES,
     check_url,
     read_file,
@@ -66,6 +67,35 @@ def test_there_is_no_way_out_of_an_allowed_folder(
     monkeypatch.setenv(config_providers.ALLOWED_FILES, str(folder))
     with pytest.raises(ConfigError, match="is not among"):
         read_file("x", str(path))
+
+
+def test_an_allowed_folder_may_be_a_link(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a mounted secret is, or /tmp on macOS."""
+    link = tmp_path / "link"
+    link.symlink_to(file.parent)
+    monkeypatch.setenv(config_providers.ALLOWED_FILES, str(link))
+    for path in (link / file.name, file):
+        assert read_file("x", str(path)).startswith(MARKED.encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("ssl.truststore.certificates", MAX_FILE_BYTES),
+        ("ssl.keystore.key", MAX_FILE_BYTES),
+        ("sasl.password", MAX_VALUE_BYTES),
+        ("sasl.jaas.config", MAX_VALUE_BYTES),
+    ],
+)
+def test_a_referenced_bundle_of_certificates_may_be_longer_than_a_password(
+    tmp_path: Path, name: str, limit: int
+) -> None:
+    path = tmp_path / "value"
+    path.write_text("x" * limit)
+    assert len(resolve(name, f"file:{path}")) == limit
+    path.write_text("x" * (limit + 1))
+    with pytest.raises(ConfigError, match=f"is larger than {limit} bytes"):
+        resolve(name, f"file:{path}")
 
 
 def test_relative_names_are_found_in_the_folders_of_shipped_files(

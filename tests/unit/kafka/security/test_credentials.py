@@ -1,20 +1,21 @@
-"""The unsigned token made of options of sasl.jaas.config, as Java makes it."""
+"""The options of sasl.jaas.config: the unsigned token made of them, as Java makes it, and others."""
 
 from __future__ import annotations
 
 import base64
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE
+from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.security.credentials import client_credentials
+from spark_kafka_native.kafka.security.credentials import client_credentials, jaas_of
 from spark_kafka_native.kafka.security.tokens import current_token
 
 
@@ -73,4 +74,32 @@ def test_the_properties_of_client_credentials_come_before_the_options_of_the_log
 def test_options_that_make_no_token_are_named_without_values(options: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         token_of(options)
+    assert "marked" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module", "fits"),
+    [
+        ("PLAIN", PLAIN_MODULE, True),
+        ("PLAIN", SCRAM_MODULE, False),
+        ("SCRAM-SHA-512", SCRAM_MODULE, True),
+        ("SCRAM-SHA-512", PLAIN_MODULE, False),
+    ],
+)
+def test_the_login_module_in_a_file_is_that_of_the_mechanism(
+    tmp_path: Path, mechanism: str, module: str, fits: bool
+) -> None:
+    """The driver has not seen it. Else a password that SCRAM never sends would be sent in clear."""
+    path = tmp_path / "jaas"
+    path.write_text(f'{module} required username="me" password="marked";')
+    security = SecurityConfig.from_properties(
+        {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism, "sasl.jaas.config": f"file:{path}"}
+    )
+    if fits:
+        found = jaas_of(security)
+        assert found is not None
+        assert found.option("password") == Secret("marked")
+        return
+    with pytest.raises(ConfigError, match=f"but sasl.mechanism={mechanism} goes with") as caught:
+        jaas_of(security)
     assert "marked" not in str(caught.value)

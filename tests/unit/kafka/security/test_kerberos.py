@@ -677,6 +677,35 @@ def test_only_the_credential_that_has_expired_is_replaced() -> None:
     assert shared.current() == "second"
 
 
+def test_a_credential_that_was_found_expired_does_not_serve_where_no_new_one_comes() -> None:
+    """Not even while its lifetime says that it is valid: clocks may differ."""
+    made = ["first"]
+
+    def acquire() -> tuple[str, float]:
+        if not made:
+            raise AuthenticationError("the KDC is gone")
+        return made.pop(), 100.0
+
+    shared = SharedCredential(acquire, clock=lambda: 0.0)
+    shared.retire(shared.current())
+    with pytest.raises(AuthenticationError, match="the KDC is gone"):
+        shared.current()
+
+
+def test_a_login_is_that_of_its_configuration(
+    library: ScriptedLibrary, security: SecurityConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another krb5.conf the same principal may be known to another KDC."""
+    begin(security)
+    begin(security)
+    assert len(library.logins) == 1
+    other = tmp_path / "other.conf"
+    other.write_text(Path(os.environ["KRB5_CONFIG"]).read_text())
+    monkeypatch.setenv("KRB5_CONFIG", str(other))
+    begin(security)
+    assert len(library.logins) == 2
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 
 
