@@ -446,7 +446,7 @@ def test_nothing_new_is_sent_on_a_connection_whose_session_ends() -> None:
     assert brokers.live() == []
     assert brokers.ready(broker) is None
     assert brokers.connection(broker, until) is opening.made[2]
-    assert own.closed, "what was sent on it is answered first"
+    assert own.closed, "the requests on it are answered first"
 
 
 def test_only_a_connection_that_nobody_waits_for_is_ready() -> None:
