@@ -145,6 +145,15 @@ def test_in_turn_means_that_no_other_is_begun(
         assert dialing.exhausted
 
 
+def test_no_other_address_is_begun_before_the_delay(listener: socket.socket) -> None:
+    with socket.create_server(("127.0.0.3", 0)) as other:
+        other.setblocking(False)
+        found, _ = dial([info(listener), info(other)], connection_attempt_delay_ms=10_000_000)
+        assert found == "127.0.0.1"
+        with pytest.raises(BlockingIOError):
+            other.accept()
+
+
 def test_all_that_failed_are_named(refusing: socket.socket, silent: socket.socket) -> None:
     with pytest.raises(UnreachableError, match=r"kafka.example:9092 \(127.0.0.2: connection refused\)"):
         dial([info(refusing)])
@@ -244,6 +253,27 @@ def test_each_buffer_has_the_size_that_is_set(
 def test_a_foreign_source_address_is_an_error(listener: socket.socket) -> None:
     with pytest.raises(NetworkError, match=r"cannot assign requested address"):
         connect(listener, source_address="192.0.2.1")
+
+
+def test_a_socket_that_can_not_be_set_up_is_closed(listener: socket.socket) -> None:
+    made: list[socket.socket] = []
+
+    def make(address: Any) -> socket.socket:
+        made.append(socket.socket(*address[:3]))
+        return made[-1]
+
+    with pytest.raises(NetworkError, match=r"cannot assign requested address"):
+        connect(listener, source_address="192.0.2.1", socket_factory=make)
+    assert [one.fileno() for one in made] == [-1]
+
+
+def test_a_socket_that_is_connected_keeps_its_own_source_address(listener: socket.socket) -> None:
+    with connect(
+        listener,
+        source_address="127.0.0.9",
+        socket_factory=lambda address: socket.create_connection(address[4]),
+    ) as sock:
+        assert sock.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_factory_makes_the_socket_or_connects_it(listener: socket.socket) -> None:
