@@ -267,6 +267,26 @@ def test_a_socket_that_can_not_be_set_up_is_closed(listener: socket.socket) -> N
     assert [one.fileno() for one in made] == [-1]
 
 
+@pytest.mark.parametrize("delay_ms", [-1, 1])
+def test_the_sockets_of_addresses_that_fail_are_closed(
+    silent: socket.socket, refusing: socket.socket, delay_ms: int
+) -> None:
+    made: list[socket.socket] = []
+
+    def make(address: Any) -> socket.socket:
+        made.append(socket.socket(*address[:3]))
+        return made[-1]
+
+    with pytest.raises(NetworkError, match="no answer in"):
+        dial(
+            [info(refusing), info(silent)],
+            connection_setup_timeout_ms=20,
+            connection_attempt_delay_ms=delay_ms,
+            socket_factory=make,
+        )
+    assert [one.fileno() for one in made] == [-1, -1]
+
+
 def test_a_socket_that_is_connected_keeps_its_own_source_address(listener: socket.socket) -> None:
     with connect(
         listener,
