@@ -28,7 +28,7 @@ from support.waiting import eventually
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster import router as router_module
-from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata
+from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata, Topic
 from spark_kafka_native.kafka.cluster.offsets import list_offsets
 from spark_kafka_native.kafka.cluster.retry_policy import DeletedTopics
 from spark_kafka_native.kafka.cluster.router import Router, router_for
@@ -756,6 +756,26 @@ def test_a_topic_that_was_there_during_the_wait_for_another_one_is_not_taken_for
 def refuse(tp: TopicPartition, error_code: ErrorCode) -> ListOffsetsResponse:
     refused = ListOffsetsPartitionResponse(partition_index=tp.partition, error_code=error_code)
     return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=tp.topic, partitions=[refused])])
+
+
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_topic_that_was_there_during_its_own_wait_is_not_taken_for_deleted(was_there: bool) -> None:
+    """Its brokers differ, as one that restarts does not know it yet: the next operation waits again."""
+
+    def answer(error_code: ErrorCode) -> ClusterMetadata:
+        topic = Topic(name="a", topic_id=None, partitions={}, error_code=error_code, internal=False)
+        return ClusterMetadata(topics={"a": topic})
+
+    there, gone = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    deleted = DeletedTopics(300_000)
+    deleted.update(answer(there))
+    policy = retry_policy.RetryPolicy(("a",), answer(there), deleted, config("127.0.0.1:1"))
+    unknown = BrokerError(gone, "topic a")
+    for seen in (gone, there if was_there else gone, gone):
+        assert policy.should_retry(unknown, answer(seen))
+    policy._unknown_until = Deadline.after_ms(0)
+    assert not policy.should_retry(unknown, answer(gone))
+    assert deleted.contains(("a",)) is not was_there
 
 
 def test_a_partition_that_does_not_exist_is_named(
