@@ -9,6 +9,7 @@ from support.brokers.scripted_broker import HangUp, ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeProducersRequest,
@@ -22,6 +23,7 @@ from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from spark_kafka_native.testing import MockBroker
 
 A0 = TopicPartition("a", 0)
 
@@ -96,3 +98,18 @@ def test_an_abort_ends_the_transaction_at_its_offset_and_no_other() -> None:
         assert answers == []
         request = cluster[1].requests(WriteTxnMarkersRequest)[-1]
         assert [one.producer_id for one in request.markers] == [9]
+
+
+def test_an_abort_that_is_refused_is_not_done() -> None:
+    state = {"producer_id": 7, "current_txn_start_offset": 1}
+    refused = {"partition_index": 0, "error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("a")
+        there = {"partition_index": 0, "active_producers": [state]}
+        broker.on("DescribeProducers", times=None).reply({"topics": [{"name": "a", "partitions": [there]}]})
+        topics = [{"name": "a", "partitions": [refused]}]
+        broker.on("WriteTxnMarkers").reply({"markers": [{"producer_id": 7, "topics": topics}]})
+        with pytest.raises(
+            BrokerError, match="transaction in a-0 from offset 1: CLUSTER_AUTHORIZATION_FAILED"
+        ):
+            admin.abort_hanging(A0, 1)

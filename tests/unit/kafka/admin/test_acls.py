@@ -205,3 +205,25 @@ def test_a_rule_that_is_put_off_is_created_by_the_next_request_alone() -> None:
         ["User:a", "User:b"],
         ["User:b"],
     ]
+
+
+def test_rules_are_described_as_they_are() -> None:
+    """And can be deleted as they are shown: a prefix that passed for a name would select another rule."""
+    ours = Acl(
+        resource="group", name="g", principal="User:a", operation="write", permission="deny",
+        pattern="prefixed", host="10.0.0.1",
+    )  # fmt: skip
+    description = {"principal": "User:a", "host": "10.0.0.1", "operation": 4, "permission_type": 2}
+    newer = {"principal": "User:b", "host": "*", "operation": 99, "permission_type": 3}
+    resources = [
+        {"resource_type": 3, "resource_name": "g", "pattern_type": 4, "acls": [description]},
+        {"resource_type": 2, "resource_name": "t", "pattern_type": 3, "acls": [newer]},
+    ]
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.on("DescribeAcls").reply({"resources": resources})
+        found, unknown = admin.describe_acls(AclFilter(resource="group", name="g", host="10.0.0.1"))
+        [fields] = [one.fields for one in broker.asked("DescribeAcls")]
+    assert found == ours
+    assert str(unknown) == "allow User:b from * to unknown topic t"
+    names = ("resource_type_filter", "resource_name_filter", "host_filter", "pattern_type_filter")
+    assert [fields[name] for name in names] == [3, "g", "10.0.0.1", 1]

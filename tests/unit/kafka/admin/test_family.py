@@ -75,6 +75,22 @@ def test_what_is_put_off_is_asked_again_alone() -> None:
     assert settling.asked == [["a", "b", "c"], ["b", "c"]]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_CONTROLLER,
+        THROTTLED,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ],
+)
+def test_a_request_that_was_not_carried_out_is_sent_again(code: ErrorCode) -> None:
+    settling = Settling({"a": code}, {"a": NONE})
+    settling.settle("a")
+    assert settling.asked == [["a"], ["a"]]
+
+
 def test_the_first_refusal_is_raised_once_all_are_settled() -> None:
     settling = Settling({"a": THROTTLED, "b": EXISTS, "c": ErrorCode.INVALID_CONFIG}, {"a": NONE})
     with pytest.raises(BrokerError, match="making b: TOPIC_ALREADY_EXISTS"):
@@ -114,6 +130,7 @@ def test_a_controller_whose_word_is_final_is_not_asked_again() -> None:
 def test_gone_is_what_was_wanted_after_an_attempt_whose_answer_was_lost() -> None:
     deleting = Task("deleting", "Delete", done_by_lost=GONE)
     Settling(NetworkError("cut"), {"a": GONE}).settle("a", deleting)
+    Settling(NetworkError("cut"), {"a": THROTTLED}, {"a": GONE}).settle("a", deleting)  # the first counts
     with pytest.raises(BrokerError):
         Settling({"a": GONE}).settle("a", deleting)
     with pytest.raises(BrokerError):  # it was put off, not done

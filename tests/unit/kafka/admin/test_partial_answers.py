@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -255,3 +256,61 @@ def test_a_leader_that_cant_be_reached_does_not_end_top(
     assert main(["top", "--json", "-c", "1", "-i", "0.1", "-b", cluster.bootstrap_servers]) == 0
     [view] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(row["topic"], row["end_offsets"]) for row in view["topics"]] == [("a", 3)]
+
+
+def with_partitions(
+    change: Callable[[PartitionResponse], PartitionResponse],
+) -> Callable[[DescribeProducersRequest, int], DescribeProducersResponse]:
+    """An answer in which each partition is changed."""
+
+    def answer(request: DescribeProducersRequest, version: int) -> DescribeProducersResponse:
+        response = producers(request, version)
+        [topic] = response.topics
+        partitions = [change(one) for one in topic.partitions]
+        return replace(response, topics=[replace(topic, partitions=partitions)])
+
+    return answer
+
+
+def test_a_partition_whose_producers_may_not_be_described_is_not_one_without_any(
+    admin: Admin, cluster: ScriptedCluster
+) -> None:
+    cluster.logs[A1].leader = 1
+
+    def refused(one: PartitionResponse) -> PartitionResponse:
+        if one.partition_index == 0:
+            return one
+        return replace(one, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, active_producers=[])
+
+    cluster[1].on(DescribeProducersRequest, with_partitions(refused))
+    asks: list[Callable[[], object]] = [
+        lambda: admin.describe_producers([A0, A1]),
+        lambda: admin.hanging_transactions(["a"]),
+    ]
+    for ask in asks:
+        with pytest.raises(
+            PartialAnswerError, match="producers of a-1: TOPIC_AUTHORIZATION_FAILED"
+        ) as raised:
+            ask()
+        assert list(raised.value.failed) == [A1]
+
+
+def test_a_transaction_hangs_once_it_is_open_for_longer_than_the_longest_timeout(
+    admin: Admin, cluster: ScriptedCluster
+) -> None:
+    """One that has just begun may be unknown to a coordinator that is asked before it hears of it."""
+    cluster.logs[A1].leader = 1
+    now_ms = int(time.time() * 1000)
+    aged = [
+        replace(OPEN_SINCE_EVER, producer_id=minutes, last_timestamp=now_ms - minutes * 60_000)
+        for minutes in (10, 20)
+    ]
+    answer = with_partitions(lambda one: replace(one, active_producers=aged))
+    cluster[1].on(DescribeProducersRequest, answer)
+
+    def found(**given: int) -> set[int]:
+        return {one.producer.producer_id for one in admin.hanging_transactions(["a"], **given)}
+
+    assert found() == {20}
+    assert found(open_for_ms=5 * 60_000) == {10, 20}
+    assert found(open_for_ms=30 * 60_000) == set()

@@ -9,6 +9,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError
 from spark_kafka_native.kafka.protocol.api.client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -86,3 +87,13 @@ def test_a_limit_of_0_is_set_and_only_none_removes_one(validate_only: bool) -> N
         ("consumer_byte_rate", 0.0, True),
         ("request_percentage", 12.5, False),
     ]
+
+
+def test_quotas_that_may_not_be_read_are_not_taken_for_none() -> None:
+    refused = DescribeClientQuotasResponse(
+        throttle_time_ms=0, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=None, entries=[]
+    )
+    with ScriptedCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        cluster[1].on(DescribeClientQuotasRequest, refused)
+        with pytest.raises(BrokerError, match="describing quotas: CLUSTER_AUTHORIZATION_FAILED"):
+            admin.describe_quotas()

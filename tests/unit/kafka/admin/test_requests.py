@@ -12,6 +12,7 @@ import pytest
 from support.brokers.scripted_broker import Answer, HangUp, ScriptedCluster, Silence
 
 from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.admin.cluster import Reassignment, Replica
 from spark_kafka_native.kafka.admin.configs import ConfigResource
 from spark_kafka_native.kafka.admin.groups import read_classic_group, read_consumer_group
 from spark_kafka_native.kafka.admin.topics import NewTopic
@@ -68,6 +69,7 @@ from spark_kafka_native.kafka.protocol.api.groups import (
     DeleteGroupsResponse,
     DescribedConsumerGroup,
     DescribedGroup,
+    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListedGroup,
@@ -101,6 +103,11 @@ from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionState,
+)
+from spark_kafka_native.kafka.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ProtocolTopicPartitions,
+    write_versioned,
 )
 from spark_kafka_native.kafka.protocol.message import Request
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -810,6 +817,21 @@ def test_a_refusal_of_an_election_everywhere_is_raised_also_after_another_attemp
     assert answers == []
 
 
+@pytest.mark.parametrize("wanted", [None, [A0, A1]])
+def test_an_election_that_is_refused_as_a_whole_is_not_done(
+    cluster: ScriptedCluster, admin: Admin, wanted: list[TopicPartition] | None
+) -> None:
+    refused = ElectLeadersResponse(
+        throttle_time_ms=0,
+        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        replica_election_results=[],
+    )
+    answer_all(cluster, ElectLeadersRequest, refused)
+    with pytest.raises(BrokerError, match=r"the leader of (all|a-0): CLUSTER_AUTHORIZATION_FAILED"):
+        admin.elect_leaders(wanted)
+    assert len(asked(cluster, ElectLeadersRequest)) == 1
+
+
 @pytest.mark.parametrize("value", [5, True, b"5"])
 def test_a_value_of_a_config_that_is_no_text_is_refused(
     cluster: ScriptedCluster, admin: Admin, value: Any
@@ -1031,8 +1053,13 @@ def test_a_transaction_is_described_by_the_coordinator_of_transactions(
     )  # fmt: skip
     answer = DescribeTransactionsResponse(throttle_time_ms=0, transaction_states=[state])
     answer_all(cluster, DescribeTransactionsRequest, answer)
-    assert admin.describe_transactions(["x"])["x"].producer_id == 3
+    described = admin.describe_transactions(["x"])["x"]
+    assert (described.producer_id, described.producer_epoch, described.timeout_ms) == (3, 4, 1)
+    assert described.started_ms == 2
     assert [one.key_type for one in asked(cluster, FindCoordinatorRequest)] == [1]
+    idle = replace(answer, transaction_states=[replace(state, transaction_start_time_ms=-1)])
+    answer_all(cluster, DescribeTransactionsRequest, idle)
+    assert admin.describe_transactions(["x"])["x"].started_ms is None
 
 
 def test_the_letters_of_a_name_are_not_taken_for_topics(cluster: ScriptedCluster, admin: Admin) -> None:
@@ -1075,3 +1102,124 @@ def test_configs_are_waited_for_as_long_as_the_caller_says(cluster: ScriptedClus
         pytest.raises(DeadlineExceededError),
     ):
         admin.describe_configs(ConfigResource.topic("a"), timeout=0.1)
+
+
+def test_a_reassignment_says_which_replicas_come_and_go() -> None:
+    moved = {
+        "partition_index": 1,
+        "replicas": [1, 2, 3],
+        "adding_replicas": [3],
+        "removing_replicas": [1, 2],
+    }
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.on("ListPartitionReassignments").reply({"topics": [{"name": "a", "partitions": [moved]}]})
+        expected = Reassignment(replicas=(1, 2, 3), adding=(3,), removing=(1, 2))
+        assert admin.list_reassignments() == {A1: expected}
+
+
+def test_a_directory_has_its_replicas_and_the_sizes_that_its_broker_knows() -> None:
+    partitions = [
+        {"partition_index": 0, "partition_size": 7, "offset_lag": 3, "is_future_key": True},
+        {"partition_index": 1, "partition_size": 8, "offset_lag": 0, "is_future_key": False},
+    ]
+    directories = [
+        {"log_dir": "/new", "total_bytes": 9, "usable_bytes": 0, "topics": []},
+        {"log_dir": "/old", "total_bytes": -1, "usable_bytes": -1, "topics": []},
+    ]
+    directories[0]["topics"] = [{"name": "a", "partitions": partitions}]
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.on("DescribeLogDirs").reply({"results": directories})
+        new, old = admin.describe_log_dirs()
+    assert (new.node_id, new.path, new.total_bytes, new.usable_bytes) == (1, "/new", 9, 0)
+    assert (old.path, old.total_bytes, old.usable_bytes) == ("/old", None, None)
+    assert new.replicas == {
+        A0: Replica(size_bytes=7, offset_lag=3, future=True),
+        A1: Replica(size_bytes=8, offset_lag=0, future=False),
+    }
+
+
+def test_groups_are_filtered_by_the_brokers_and_have_their_types_in_lower_case() -> None:
+    """Brokers write ``Share``, and commands leave out the type ``share``."""
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.on("ListGroups").reply({"groups": [{"group_id": "g", "group_type": "Share"}]})
+        found = admin.list_groups(states=["Empty"], types=["share"])
+        [fields] = [one.fields for one in broker.asked("ListGroups")]
+    assert [(one.group_id, one.type) for one in found] == [("g", "share")]
+    assert (fields["states_filter"], fields["types_filter"]) == (["Empty"], ["share"])
+
+
+def test_a_member_with_an_assignment_in_a_format_of_its_own_hides_no_other() -> None:
+    assigned = [ProtocolTopicPartitions(topic="a", partitions=[1, 0])]
+    usual = ConsumerProtocolAssignment(assigned_partitions=assigned)
+    members = [
+        DescribedGroupMember(
+            member_id=name, client_id="c", client_host="h", member_metadata=b"", member_assignment=assignment
+        )
+        for name, assignment in (("own", b"\x00"), ("none", b""), ("usual", write_versioned(usual)))
+    ]
+    group = DescribedGroup(
+        error_code=NONE, group_id="g", group_state="Stable", protocol_type="consumer", protocol_data="range",
+        members=members,
+    )  # fmt: skip
+
+    def found(protocol_type: str) -> dict[str, tuple[TopicPartition, ...]]:
+        response = DescribeGroupsResponse(groups=[replace(group, protocol_type=protocol_type)])
+        return {one.member_id: one.assignment for one in read_classic_group(response, "g").members}
+
+    assert found("consumer") == {"own": (), "none": (), "usual": (A0, A1)}
+    assert found("connect") == {"own": (), "none": (), "usual": ()}
+
+
+def test_a_topic_that_is_there_is_an_error_unless_the_caller_accepts_it() -> None:
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("a", partitions=2)
+        admin.create_topics(["a", "b"], exist_ok=True)
+        assert len(admin.describe_topics(["a"])["a"].partitions) == 2
+        with pytest.raises(BrokerError, match="creating topic b: TOPIC_ALREADY_EXISTS"):
+            admin.create_topics(["b"])
+
+
+def test_a_topic_is_not_created_twice_in_one_call(cluster: ScriptedCluster, admin: Admin) -> None:
+    """Only one of the two descriptions could count."""
+    with pytest.raises(ValueError, match="a topic is to be created twice: b, b"):
+        admin.create_topics([NewTopic("b", 1), NewTopic("b", 5)])
+    assert asked(cluster, CreateTopicsRequest) == []
+
+
+def test_records_of_an_open_transaction_are_among_all_that_are_deleted(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    cluster.logs[A0].append([b"0", b"1", b"2"])
+    cluster.logs[A0].last_stable_offset = 1
+    done = DeleteRecordsPartitionResult(partition_index=0, low_watermark=3, error_code=NONE)
+    topics = [DeleteRecordsTopicResult(name="a", partitions=[done])]
+    cluster[1].on(DeleteRecordsRequest, DeleteRecordsResponse(throttle_time_ms=0, topics=topics))
+    assert admin.delete_records({A0: -1}) == {A0: 3}
+    [request] = asked(cluster, DeleteRecordsRequest)
+    assert [one.offset for one in request.topics[0].partitions] == [3]
+
+
+@pytest.mark.parametrize("names", [None, ["a", "b"], []])
+@pytest.mark.parametrize("documentation", [False, True])
+def test_configs_are_described_as_their_broker_has_them(names: list[str] | None, documentation: bool) -> None:
+    configs = [
+        {"name": "hidden", "value": None, "read_only": False, "is_sensitive": True, "config_source": 1},
+        {"name": "fixed", "value": "1", "read_only": True, "is_sensitive": False, "config_source": 5},
+        {"name": "newer", "value": "", "read_only": False, "is_sensitive": False, "config_source": 99},
+    ]
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.on("DescribeConfigs").reply({"results": [{"resource_name": "a", "configs": configs}]})
+        found = admin.describe_configs(ConfigResource.topic("a"), names=names, documentation=documentation)
+        [fields] = [one.fields for one in broker.asked("DescribeConfigs")]
+    [resource] = fields["resources"]
+    assert (resource["resource_type"], resource["resource_name"]) == (2, "a")
+    assert resource["configuration_keys"] == names
+    assert fields["include_documentation"] is documentation
+    assert [
+        (name, one.value, one.source.name, one.read_only, one.sensitive, one.is_default)
+        for name, one in found.items()
+    ] == [
+        ("hidden", None, "TOPIC", False, True, False),
+        ("fixed", "1", "DEFAULT", True, False, True),
+        ("newer", "", "UNKNOWN", False, False, False),
+    ]
