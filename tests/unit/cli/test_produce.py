@@ -9,6 +9,8 @@ import os
 import random
 import signal
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +24,7 @@ from spark_kafka_native.cli.typed_records import TypedInput
 from spark_kafka_native.formats import ColumnFormat, EncodeError
 from spark_kafka_native.formats.json.json_text import JsonText
 from spark_kafka_native.kafka import Record
-from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.errors import ConfigError, NetworkError
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.testing import MockBroker
 
@@ -147,6 +149,7 @@ class Typing(io.RawIOBase):
     [
         (b"\n", [b"a\n", b"b\nc", b"d\n\n"], [[b"a"], [b"b"], [b"cd", b""]]),
         (b"\n", [b"a"], [[b"a"]]),
+        (b"\n", [b"a\n \t"], [[b"a"], [b" \t"]]),
         (b"\n", [], []),
         (b"\r\n", [b"a\r", b"\nb\r", b"c\r\n"], [[b"a"], [b"b\rc"]]),
         (b"ab", [b"xa", b"b", b"aab", b"b"], [[b"x"], [b"a"], [b"b"]]),
@@ -592,3 +595,91 @@ def test_nothing_can_not_stand_between_records_or_their_parts(
         assert broker.records("orders") == []
     assert ended.value.code == 2
     assert "must not be empty" in capsys.readouterr().err
+
+
+def test_records_before_one_that_is_too_large_are_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, also where it is in the middle of those that are read at once."""
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        lines = b"a\n" + b"x" * 2_000 + b"\nc\n"
+        servers = ("orders", "-X", "max.request.size=1000", "-b", broker.bootstrap_servers)
+        code, err = produced(monkeypatch, capsys, lines, *servers)
+        assert [record.value for record in broker.records("orders")] == [b"a"]
+    assert code == 1
+    assert "1 record is in orders.\nerror: record 2 and what follows was not sent: " in err
+
+
+@pytest.mark.parametrize("named", [(), ("-t",)], ids=["first word", "option"])
+def test_files_are_written_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    named: tuple[str, ...],
+) -> None:
+    for name, text in (("a", "1\n2"), ("b", ""), ("c", "3\n")):
+        (tmp_path / name).write_text(text)
+    files = [str(tmp_path / name) for name in "abc"]
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        servers = ("-b", broker.bootstrap_servers)
+        assert produced(monkeypatch, capsys, b"no", *named, "orders", *files, *servers)[0] == 0
+        assert produced(monkeypatch, capsys, b"0\n", *named, "orders", "-", files[2], *servers)[0] == 0
+        assert produced(monkeypatch, capsys, b"no", *named, "orders", "--whole", *files, *servers)[0] == 0
+        found = [record.value for record in broker.records("orders")]
+    assert found == [b"1", b"2", b"3", b"0", b"3", b"1\n2", b"", b"3\n"]
+
+
+@pytest.mark.parametrize(("wrong", "reason"), [("missing", "No such file"), ("folder", "Is a directory")])
+def test_lines_before_a_file_that_can_not_be_read_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    wrong: str,
+    reason: str,
+) -> None:
+    (tmp_path / "good").write_text("1\n2")
+    (tmp_path / "folder").mkdir()
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        files = [str(tmp_path / name) for name in ("good", wrong, "good")]
+        code, err = produced(monkeypatch, capsys, b"", "orders", *files, "-b", broker.bootstrap_servers)
+        assert [record.value for record in broker.records("orders")] == [b"1", b"2"]
+    assert (code, f"2 records are in orders.\nerror: {files[1]} can't be read: {reason}" in err) == (1, True)
+
+
+def test_a_line_without_a_separator_is_an_error_after_the_records_before_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        servers = ("orders", "-K", ":", "-b", broker.bootstrap_servers)
+        code, err = produced(monkeypatch, capsys, b"k:v\nwithout\nk:w\n", *servers)
+        assert [(record.key, record.value) for record in broker.records("orders")] == [(b"k", b"v")]
+    assert (code, "error: line 2: it has no separator b':': b'without'" in err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"value": "a\xff"}',
+        b'{"value": "a", "key": "\xe4"}',
+        b'{"value_base64": "dmFs!dWU="}',
+        b'{"value_base64": "dmFsdWU"}',
+        b'{"value": "a", "key_base64": "a2V5 a2V5"}',
+        b'{"value": "a", "headers": [{"name": "n", "value_base64": "\\u00e4QQ="}]}',
+    ],
+)
+def test_bytes_that_would_change_on_their_way_are_refused(line: bytes) -> None:
+    given = argparse.Namespace(partition=None, timestamp=None)
+    with pytest.raises(InputError, match="no record in JSON"):
+        produce.record_from_json(line, given, ())
+
+
+def test_of_several_failures_the_first_is_named() -> None:
+    counts = produce._Counts()
+    errors = [None, NetworkError("cut"), None, NetworkError("later")]
+    for error in errors:
+        counts.ended(SimpleNamespace(exception=lambda _, error=error: error))
+    assert (counts.confirmed, counts.first_error) == (2, "cut")
