@@ -7,8 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support.brokers.scripted_broker import Log, ScriptedCluster, properties
@@ -19,9 +20,16 @@ from spark_kafka_native.cli.offsets import parse_offset_spec
 from spark_kafka_native.kafka import Record, Router, TopicPartition
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.config.client_config import ClientConfig
-from spark_kafka_native.kafka.errors import KafkaError, NetworkError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    BrokerError,
+    DeadlineExceededError,
+    KafkaError,
+    NetworkError,
+)
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
-from spark_kafka_native.kafka.model import IsolationLevel
+from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -368,3 +376,84 @@ def test_a_group_does_not_wait_for_a_topic_that_does_not_exist(
     monkeypatch.setattr(GroupConsumer, "__init__", lambda *_: pytest.fail("a member waits for the topic"))
     assert main(["tail", "t", "tt", "-g", "g", "-b", cluster.bootstrap_servers]) == 1
     assert "topic tt: UNKNOWN_TOPIC_OR_PARTITION" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "growing", "late"),
+    [
+        ([], True, "-10"),
+        (["-n", "3"], True, "-3"),
+        (["--from", "earliest"], True, "earliest"),
+        (["-n", "0"], True, "latest"),
+        (["-p", "0"], False, None),
+        (["-p", "0", "-p", "1"], False, "-10"),
+    ],
+)
+def test_late_partitions_begin_where_the_others_do_and_named_ones_are_all(
+    two_partitions: ScriptedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    growing: bool,
+    late: str | None,
+) -> None:
+    made: list[dict[str, Any]] = []
+
+    def following(*_: Any, **how: Any) -> Any:
+        made.append(how)
+        return SimpleNamespace(fetched=lambda: iter(()))
+
+    monkeypatch.setattr(tail, "Following", following)
+    code = main(["tail", "two", "-f", *options, "-b", two_partitions.bootstrap_servers])
+    places = {} if late is None else {TopicPartition("two", 1): parse_offset_spec(late)}
+    assert (code, made) == (1 if places else 0, [{"late": places, "growing": growing}])
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (NetworkError("cut"), True),
+        (DeadlineExceededError("late"), True),
+        (BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "t"), True),
+        (BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t"), False),
+        (AuthenticationError("wrong password"), False),
+    ],
+)
+def test_a_look_for_partitions_passes_over_what_may_pass_by_itself(error: KafkaError, passes: bool) -> None:
+    """Else a reader that may no longer read would wait without a word."""
+
+    def refuse(*_: Any) -> None:
+        raise error
+
+    late = TopicPartition("t", 0)
+    router: Any = SimpleNamespace(
+        deadline=Deadline.after_ms, refresh=refuse, config=SimpleNamespace(request_timeout_ms=1_000)
+    )
+    places, level, run = {late: parse_offset_spec("-2")}, IsolationLevel.READ_UNCOMMITTED, SimpleNamespace()
+    following = tail.Following(router, cast(Any, run), [late], level, late=places, growing=True)
+    for look in (following._add_late, following._add_new):
+        with nullcontext() if passes else pytest.raises(type(error)):
+            look()
+    assert following._late == places  # it is looked at again
+
+
+def test_a_partition_that_does_not_answer_where_it_ends_is_not_read_without_an_end(
+    two_partitions: ScriptedCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """Its leader goes between the question for the beginning and that for the end."""
+    real, second = offsets.list_offsets_of_each, TopicPartition("two", 1)
+    two_partitions.logs[second].leader = 1
+
+    def ask(router: Any, asked: Any, **how: Any) -> Any:
+        found, failed = real(router, asked, **how)
+        if OffsetAt.MAX_TIMESTAMP in asked.values():
+            failed[second] = NetworkError("no answer from two-1")
+            found.pop(second, None)
+        return found, failed
+
+    monkeypatch.setattr(offsets, "list_offsets_of_each", ask)
+    command = ["tail", "two", "--from", "earliest", "--until", "max-timestamp"]
+    assert main([*command, "-b", two_partitions.bootstrap_servers]) == 1
+    shown = capfdbinary.readouterr()
+    assert (b"1\n" in shown.out, b"no answer from two-1" in shown.err) == (False, True)
