@@ -278,3 +278,16 @@ def test_the_lag_in_a_topic_that_the_metadata_lack_has_no_end() -> None:
             admin.reset_offsets("g", {TopicPartition("a", 0): 0})
             broker.on("Metadata", times=None).change(lambda fields: fields["topics"].clear())
             assert admin.group_lag("g")[TopicPartition("a", 0)].lag is None
+
+
+@pytest.mark.parametrize(
+    "command", [["topics"], ["describe"], ["offsets"], ["tail"], ["transactions", "hanging"]], ids=" ".join
+)
+@pytest.mark.parametrize("pattern", ["none*", "^none", "[n]one"])
+def test_a_pattern_that_matches_no_topic_is_not_one_of_all(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], command: list[str], pattern: str
+) -> None:
+    names = [pattern] if command != ["topics"] else ["list", pattern]
+    assert main([*command, *names, "-b", broker.bootstrap_servers]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, f"no topic matches '{pattern}'" in shown.err) == ("", True)

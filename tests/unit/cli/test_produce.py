@@ -683,3 +683,24 @@ def test_of_several_failures_the_first_is_named() -> None:
     for error in errors:
         counts.ended(SimpleNamespace(exception=lambda _, error=error: error))
     assert (counts.confirmed, counts.first_error) == (2, "cut")
+
+
+def test_an_element_that_does_not_fit_is_not_called_empty() -> None:
+    one = TypedInput(FORMATS["one value"], "value", "t")
+    assert one.encode([b"[1]", b"null"]) == (one.encode([b"[1]"])[0], "it is empty")
+    encoded, reason = one.encode([b"[1]", b"5", b"null"])
+    assert (len(encoded), reason is not None and "array" in reason) == (1, True)
+
+
+def test_a_password_of_a_registry_is_looked_up_where_its_setting_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the name of its place would be sent as the password."""
+    monkeypatch.delenv("NO_SUCH_PASSWORD", raising=False)
+    settings = {
+        "registry.url": "http://127.0.0.1:1",
+        "registry.user": "me",
+        "registry.password": "env:NO_SUCH_PASSWORD",
+    }
+    with pytest.raises(ConfigError, match="NO_SUCH_PASSWORD"):
+        TypedInput(ColumnFormat("avro", None, settings), "value", "t")

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import Log, ScriptedCluster, properties
 
@@ -32,6 +33,8 @@ from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
+from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.kafka.records.encode import encode_record_batch
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
@@ -457,3 +460,52 @@ def test_a_partition_that_does_not_answer_where_it_ends_is_not_read_without_an_e
     assert main([*command, "-b", two_partitions.bootstrap_servers]) == 1
     shown = capfdbinary.readouterr()
     assert (b"1\n" in shown.out, b"no answer from two-1" in shown.err) == (False, True)
+
+
+@pytest.mark.parametrize("output", ["raw", "json"])
+@pytest.mark.parametrize(
+    ("mode", "code", "shown"),
+    [([], 1, [7]), (["permissive"], 0, [7, None, 9]), (["dropmalformed"], 0, [7, 9])],
+    ids=["default", "permissive", "dropmalformed"],
+)
+def test_a_record_that_can_not_be_decoded_ends_it_unless_another_mode_is_given(
+    capfd: pytest.CaptureFixture[str], mode: list[str], code: int, shown: list[int | None], output: str
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        broker.append("t", [Record("", 0, -1, None, value) for value in (b'{"id":7}', b"?", b'{"id":9}')])
+        options = ["--value-format", "json", "--value-schema", "id bigint", "-o", output]
+        given = [*options, *(["--mode", *mode] if mode else [])]
+        assert main(["tail", "t", *given, "-b", broker.bootstrap_servers]) == code
+    printed = capfd.readouterr()
+    rows = [json.loads(line or "null") for line in printed.out.splitlines()]
+    if output == "json":
+        assert ["_error" in row for row in rows] == [one is None for one in shown]
+        rows = [row["value"] for row in rows]
+    assert [(row or {}).get("id") for row in rows] == shown
+    notes = printed.err.splitlines()
+    if not mode:
+        assert "t-0" in notes[-1]
+    elif mode == ["dropmalformed"]:
+        assert notes == ["1 record could not be decoded: left out."]
+    elif output == "json":
+        assert notes == []  # the line says it
+    else:
+        assert [note.partition(": ")[0] for note in notes] == ["t-0@1"]
+
+
+@pytest.mark.parametrize("typed", [[], ["--value-format", "string"]], ids=["plain", "typed"])
+@pytest.mark.parametrize(("now_ms", "shown"), [(-1, None), (0, 0), (5, 5)])
+def test_a_record_without_a_timestamp_has_none_in_json(
+    cluster: ScriptedCluster,
+    capfd: pytest.CaptureFixture[str],
+    typed: list[str],
+    now_ms: int,
+    shown: int | None,
+) -> None:
+    """`produce` would write it as one of 1970."""
+    [tp] = cluster.create("timeless")
+    columns = RecordColumns(length=1, value=pa.array([b"a"], pa.binary()))
+    cluster.logs[tp].log.append(bytes(encode_record_batch(columns, now_ms=now_ms)))
+    assert main(["tail", "timeless", "--json", *typed, "-b", cluster.bootstrap_servers]) == 0
+    assert json.loads(capfd.readouterr().out)["timestamp_ms"] == shown

@@ -24,6 +24,8 @@ from spark_kafka_native.cli.main import command_line_parser, main
 from spark_kafka_native.cli.offsets import OffsetSpec, parse_offset_spec, parse_time_ms
 from spark_kafka_native.cli.options import CommandParser, number
 from spark_kafka_native.cli.record_lines import ShownRecord, parse_format
+from spark_kafka_native.cli.typed_records import given_formats
+from spark_kafka_native.formats.json.json_text import JsonText
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import OffsetAt
 from spark_kafka_native.testing import MockBroker
@@ -366,6 +368,8 @@ RECORD = ShownRecord("t", 1, 2, 1_700_000_000_123, b"\xff", None, [("h", b"\x1b"
 def test_records_in_a_format_of_ones_own() -> None:
     assert parse_format(r"%t/%p/%o %T %K %S [%s] %%\x41\t")(RECORD) == b"t/1/2 1700000000123 1 -1 [] %A\t"
     assert parse_format(r"%k\xff\xe4")(RECORD) == b"\xff\xff\xe4"
+    empty = RECORD._replace(key=None, value=b"", headers=[("nam\udcff", b"1"), ("e", None)])
+    assert parse_format("%K %S %h")(empty) == b"-1 0 nam\xff=1,e="  # the bytes of the name
     for wrong in ("%q", r"\q"):
         with pytest.raises(ValueError, match="means nothing"):
             parse_format(wrong)
@@ -524,3 +528,42 @@ def test_rows_in_a_pipe_are_tabs_and_lines_without_headings(capsys: pytest.Captu
     rows = [{"name": "a", "more": "not shown", "size": 1}, {"name": "b\n"}]
     output.print_rows(("name", "size"), rows, as_json=False)
     assert capsys.readouterr().out == "a\t1\nb\\n\t-\n"
+
+
+def formats(*words: str) -> dict[str, Any]:
+    return given_formats(command_line_parser(["tail"]).parse_args(["tail", "t", "-b", "h", *words]))
+
+
+def test_options_of_formats_take_precedence_over_properties() -> None:
+    properties = [
+        *(
+            "-X",
+            "value.schema=a int",
+            "-X",
+            "registry.url=https://property",
+            "-X",
+            "value.timeZone=Asia/Tokyo",
+        ),
+        *("-X", "key.schema=b int"),
+    ]
+    found = formats("--value-format", "json", *properties)["value"]
+    assert [(one.name, str(one.type)) for one in found.type] == [("a", "int32")]
+    assert dict(found.settings) == {"registry.url": "https://property", "timezone": "Asia/Tokyo"}
+    options_of_value = (
+        "--value-format",
+        "json",
+        "--value-schema",
+        "c string",
+        "--registry",
+        "https://option",
+    )
+    found = formats(*options_of_value, *properties)["value"]
+    assert [(one.name, str(one.type)) for one in found.type] == [("c", "string")]
+    assert dict(found.settings)["registry.url"] == "https://option"
+
+
+def test_json_without_a_schema_is_any_json_unless_a_registry_has_one() -> None:
+    assert isinstance(formats("--value-format", "json")["value"], JsonText)
+    for registry in (("--registry", "https://r"), ("-X", "registry.url=https://r")):
+        found = formats("--value-format", "json", *registry)["value"]
+        assert (isinstance(found, JsonText), dict(found.settings)) == (False, {"registry.url": "https://r"})
