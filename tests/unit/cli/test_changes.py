@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -488,3 +490,58 @@ def test_a_dry_run_says_no_more_than_it_knows(
 ) -> None:
     run(broker, "topics", "create", "new", "--dry-run", *more)
     assert capsys.readouterr().err == f"new: {said}\n"
+
+
+def test_partitions_without_a_topic_are_wrong_usage_of_a_reset(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The group would move in all of its partitions."""
+    run(broker, "reset", "g", "--to", "2", "-t", "orders", "--execute")
+    with pytest.raises(SystemExit, match="2"):
+        run(broker, "reset", "g", "--to", "earliest", "-p", "1", "--execute")
+    assert "--partition: of which topic?" in capsys.readouterr().err
+    assert set(broker.committed("g").values()) == {2}
+
+
+@pytest.mark.parametrize(("again", "code"), [("geheim", 0), ("gehiem", 2), ("", 2)])
+def test_a_password_is_typed_twice(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, again: str, code: int
+) -> None:
+    typed = iter(["geheim", again])
+    monkeypatch.setattr("getpass.getpass", lambda _prompt: next(typed))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    broker.on("AlterUserScramCredentials").reply({"results": [{"user": "alice"}]})
+    with pytest.raises(SystemExit, match="2") if code else nullcontext():
+        run(broker, "users", "set", "alice")
+    assert len(broker.asked("AlterUserScramCredentials")) == (0 if code else 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--operation", "read"), ("--principal", ""), ("--host", "10.0.0.7", "--deny"), ("--prefix",)],
+    ids=["nothing", "operation", "empty principal", "host", "prefix"],
+)
+def test_acls_of_everything_are_not_removed(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    """A script with a variable that is not set would remove those of all users."""
+    with pytest.raises(SystemExit, match="2"):
+        run(broker, "acls", "remove", *options)
+    assert "remove: whose, or of what?" in capsys.readouterr().err
+    assert broker.asked("DeleteAcls") == []
+
+
+@pytest.mark.parametrize("action", ["expire", "renew", "describe"])
+def test_a_token_that_is_not_there_makes_the_exit_code_and_the_others_are_changed(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    tokens = [{"token_id": name, "hmac": name.encode()} for name in ("first", "second")]
+    broker.on("DescribeDelegationToken").reply({"tokens": tokens})
+    broker.on("ExpireDelegationToken").reply({})
+    broker.on("RenewDelegationToken").reply({})
+    command = ["tokens", action, "second", "gone", "--json", "-b", broker.bootstrap_servers]
+    assert main(command) == 1
+    shown = capsys.readouterr()
+    [row] = json.loads(shown.out)
+    assert row["token_id" if action == "describe" else "name"] == "second"
+    assert "error: no token gone that this user may see" in shown.err

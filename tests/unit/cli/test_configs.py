@@ -51,3 +51,55 @@ def test_a_change_says_its_outcome_as_json(capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr()
     assert json.loads(shown.out) == [{"name": "topic orders", "result": "changed", "error": None}]
     assert shown.err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ([], [("hidden", "(hidden)", "topic"), ("set", "7", "topic")]),
+        (["--all"], [("hidden", "(hidden)", "topic"), ("set", "7", "topic"), ("usual", "1", "default")]),
+    ],
+)
+def test_settings_that_are_no_defaults_are_shown_without_secrets(
+    options: list[str],
+    shown: list[tuple[str, str, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configs = [
+        {"name": "usual", "value": "1", "config_source": 5},
+        {"name": "set", "value": "7", "config_source": 1},
+        {"name": "hidden", "value": "from an odd broker", "is_sensitive": True, "config_source": 1},
+    ]
+    with MockBroker() as broker:
+        broker.on("DescribeConfigs").reply({"results": [{"resource_name": "orders", "configs": configs}]})
+        words = ["configs", "topic", "orders", *options, "--json", "-b", broker.bootstrap_servers]
+        assert main(words) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["value"], row["source"]) for row in rows] == shown
+
+
+def test_a_topic_is_described_with_the_settings_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    configs = [
+        {"name": f"of {source}", "value": str(source), "config_source": source} for source in (1, 2, 3, 4, 5)
+    ]
+    with MockBroker() as broker:
+        broker.create_topic("orders", partitions=2)
+        broker.on("DescribeConfigs").reply({"results": [{"resource_name": "orders", "configs": configs}]})
+        assert main(["describe", "orders", "--json", "-b", broker.bootstrap_servers]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["topic"], row["settings"]) == ("orders", {"of 1": "1"})
+    assert [(one["partition"], one["leader"], one["in_sync"]) for one in row["partitions"]] == [
+        (0, 1, [1]),
+        (1, 1, [1]),
+    ]
+
+
+@pytest.mark.parametrize(("controller", "shown"), [(2, [False, True]), (-1, [False, False])])
+def test_the_controller_is_one_broker_or_none(
+    controller: int, shown: list[bool], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockBroker(2) as broker:
+        broker.on("Metadata", times=None).change(lambda fields: fields.update(controller_id=controller))
+        assert main(["describe", "--json", "-b", broker.bootstrap_servers]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert [one["controller"] for one in described["brokers"]] == shown

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,11 @@ import pytest
 from support.waiting import eventually
 
 from spark_kafka_native.cli import cluster_moment
+from spark_kafka_native.cli import exporter as exporter_module
 from spark_kafka_native.cli.cluster_moment import ClusterMoment
 from spark_kafka_native.cli.exporter import WatchedCluster, _address
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.cli.top import group_rows
+from spark_kafka_native.cli.top import group_rows, topic_rows
 from spark_kafka_native.kafka import Admin, GroupConsumer
 from spark_kafka_native.kafka.cluster.router import CoordinatorKey
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -208,8 +210,11 @@ def test_a_look_is_served_until_it_is_too_old(capfd: pytest.CaptureFixture[str])
         watched.miss(NetworkError("gone"))
     after = names(watched)
     assert after.pop("kafka.exporter.up") == 0
-    assert after.items() <= seen.items()
+    assert after == {name: value for name, value in seen.items() if name != "kafka.exporter.up"}
     assert capfd.readouterr().err == "warning: t-2: LEADER_NOT_AVAILABLE\nwarning: gone\n"
+    watched.see(replace(moment, problems=[]))
+    watched.miss(NetworkError("gone"))  # again, after a look without a problem
+    assert capfd.readouterr().err == "warning: gone\n"
     moment.at -= 60
     watched.see(moment)  # at the end of a slow look
     assert set(names(watched)) == {"kafka.exporter.up", "kafka.exporter.last_success.timestamp"}
@@ -236,3 +241,64 @@ def test_an_address_in_use_is_an_error(capfd: pytest.CaptureFixture[str]) -> Non
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert main(["exporter", "--listen", address, "-b", "127.0.0.1:1"]) == 1
     assert "in use" in capfd.readouterr().err
+
+
+def test_rates_of_top_are_those_of_what_two_looks_have_in_common() -> None:
+    """Nothing is written between them in a partition that is new, or in a topic that is created again."""
+    new = TopicPartition("new", 0)
+    before = ClusterMoment(at=10.0, ends={T0: 10, T1: 50}, groups={"g": {T0: 4, T1: 50}})
+    now = ClusterMoment(
+        at=12.0,
+        ends={T0: 30, T1: 5, new: 1_000},
+        groups={"g": {T0: 14, T1: 7, new: 900}, "late": {new: 1_000}},
+        states={"g": "Stable", "late": "Empty"},
+    )
+    assert topic_rows(now, before) == [
+        {"topic": "t", "partitions": 2, "end_offsets": 35, "records_per_s": 10.0},
+        {"topic": "new", "partitions": 1, "end_offsets": 1_000, "records_per_s": 0.0},
+    ]
+    rows = {
+        row["group"]: (row["lag"], row["committed_per_s"], row["behind"]) for row in group_rows(now, before)
+    }
+    assert rows == {"g": (116, 5.0, "23 s"), "late": (0, 0.0, None)}
+    still = ClusterMoment(at=14.0, ends=now.ends, groups=now.groups, states=now.states)
+    assert [row["behind"] for row in group_rows(still, now)] == ["for ever", None]
+
+
+def test_a_look_leaves_out_topics_of_kafka_itself_and_groups_that_commit_nothing() -> None:
+    types = {"c": "classic", "d": "consumer", "s": "Share", "x": "Streams"}
+
+    def hide(fields: dict[str, Any]) -> None:
+        for topic in fields["topics"]:
+            topic["is_internal"] = topic["name"].startswith("__")
+
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        for name in ("orders", "__consumer_offsets"):
+            broker.create_topic(name)
+        broker.on("Metadata", times=None).change(hide)
+        groups = [
+            {"group_id": name, "group_type": kind, "group_state": "Empty"} for name, kind in types.items()
+        ]
+        broker.on("ListGroups", times=None).reply({"groups": groups})
+        moment = cluster_moment.look_at_cluster(admin, [])
+        asked = broker.asked("ListOffsets")
+    assert {tp.topic for tp in moment.ends} == {"orders"}
+    assert sorted(moment.groups) == ["c", "d"]
+    # Those of an open transaction have been written, too.
+    assert {one.fields["isolation_level"] for one in asked} == {0}
+
+
+@pytest.mark.parametrize(("interval", "kept_s"), [("1", 60.0), ("15", 60.0), ("100", 400.0)])
+def test_a_look_is_kept_for_several_intervals_and_a_minute_at_least(
+    monkeypatch: pytest.MonkeyPatch, interval: str, kept_s: float
+) -> None:
+    """Between two looks that are far apart, an alert would be reset by itself."""
+    made: list[float] = []
+
+    def watched(given_s: float) -> WatchedCluster:
+        made.append(given_s)
+        raise NetworkError("not needed")
+
+    monkeypatch.setattr(exporter_module, "WatchedCluster", watched)
+    assert main(["exporter", "-i", interval, "--listen", "127.0.0.1:0", "-b", "127.0.0.1:1"]) == 1
+    assert made == [kept_s]

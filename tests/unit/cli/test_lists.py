@@ -173,13 +173,18 @@ def test_groups_of_markers_are_changed_only_where_that_is_asked_for(
     commit_marker(broker, "query-0")
     delete = ["groups", "query-0", "--delete", "-b", broker.bootstrap_servers]
     reset = ["reset", "query-0", "--to", "earliest", "--execute", "-b", broker.bootstrap_servers]
-    for command, advice in ((delete, "add --markers"), (reset, "can't be moved")):
+    dry = ["reset", "query-0", "--to", "earliest", "-b", broker.bootstrap_servers]
+    for command, advice in ((delete, "add --markers"), (dry, "can't be moved"), (reset, "can't be moved")):
         assert main(command) == 1
         assert advice in capsys.readouterr().err
     assert broker.committed("query-0") == {TopicPartition("orders", 0): 7}
     assert not broker.asked("DeleteGroups")
     # A transaction that hangs holds up no clean-up.
-    assert [one.fields["require_stable"] for one in broker.asked("OffsetFetch")][-2:] == [False, True]
+    assert [one.fields["require_stable"] for one in broker.asked("OffsetFetch")][-3:] == [
+        False,
+        True,
+        True,
+    ]
     broker.on("DeleteGroups").reply({"results": [{"group_id": "query-0"}]})
     assert main([*delete, "--markers"]) == 0
     assert len(broker.asked("DeleteGroups")) == 1
@@ -291,3 +296,27 @@ def test_a_pattern_that_matches_no_topic_is_not_one_of_all(
     assert main([*command, *names, "-b", broker.bootstrap_servers]) == 1
     shown = capsys.readouterr()
     assert (shown.out, f"no topic matches '{pattern}'" in shown.err) == ("", True)
+
+
+def test_groups_that_share_records_have_no_lag_and_no_members_of_ours(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = [{"group_id": "one", "group_type": "Classic"}, {"group_id": "s", "group_type": "Share"}]
+    broker.on("ListGroups", times=None).reply({"groups": groups})
+    member = {"member_id": "m", "client_id": "c", "client_host": "/h"}
+    broker.on("ConsumerGroupDescribe", times=None).reply({"groups": [{"error_code": 69, "group_id": "one"}]})
+    described = {"group_id": "one", "group_state": "Stable", "protocol_type": "consumer", "members": [member]}
+    broker.on("DescribeGroups", times=None).reply({"groups": [described]})
+    for how in ("--lag", "--members"):
+        assert main(["groups", how, "--json", "-b", broker.bootstrap_servers]) == 0
+        shown = capsys.readouterr()
+        assert ([row["group"] for row in json.loads(shown.out)], shown.err) == (["one"], "")
+
+
+def test_lag_that_no_group_gives_is_an_error_and_not_an_empty_table(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.on("OffsetFetch", times=None).fail("GROUP_AUTHORIZATION_FAILED")
+    assert main(["groups", "--lag", "--json", "-b", broker.bootstrap_servers]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out, "GROUP_AUTHORIZATION_FAILED" in shown.err) == ("", True)
