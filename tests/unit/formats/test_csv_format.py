@@ -384,3 +384,40 @@ def test_a_field_without_a_value_is_written() -> None:
     rows = pa.array([{"a": None, "b": 1}, None, {"a": None, "b": 2}], kind)
     assert CsvFormat().encoder(kind, {}).encode(rows[1:]).to_pylist() == [None, b",2"]
     assert CsvFormat().encoder(kind, {"nullvalue": "-"}).encode(rows).to_pylist() == [b"-,1", None, b"-,2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("NaN", "nan"),
+        ("Inf", "inf"),
+        ("Infinity", "inf"),
+        ("+Infinity", "inf"),
+        ("-Inf", "-inf"),
+        ("-Infinity", "-inf"),
+        (" 1.5 ", "1.5"),
+        ("+.5", "0.5"),
+    ],
+)
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+def test_numbers_that_java_writes_are_numbers(kind: pa.DataType, text: str, value: str) -> None:
+    ([row], bad) = decode(pa.struct([("f", kind), ("s", pa.string())]), f"{text},x".encode())
+    assert (str(row["f"]), row["s"], bad) == (value, "x", {})
+
+
+@pytest.mark.parametrize(
+    ("options", "payload"),
+    [
+        ({"delimiter": ";"}, b"x;1"),
+        ({"sep": "|"}, b"x|1"),
+        ({"sep": "|", "delimiter": ";"}, b"x|1"),
+        ({"delimiter": "\\t"}, b"x\t1"),
+    ],
+    ids=str,
+)
+def test_the_separator_has_two_names_of_which_the_short_one_counts(
+    options: dict[str, str], payload: bytes
+) -> None:
+    assert decode(TWO, payload, **options) == ([{"a": "x", "b": 1}], {})
+    encoded = CsvFormat().encoder(TWO, options).encode(pa.array([{"a": "x", "b": 1}], TWO))
+    assert encoded.to_pylist() == [payload]

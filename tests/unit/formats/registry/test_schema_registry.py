@@ -13,6 +13,7 @@ from support.forked_child import holds_in_forked_child
 from support.http_server import Asked, Served, serving
 
 from spark_kafka_native.formats.registry import (
+    CredentialsError,
     RegistryError,
     SchemaRegistry,
     UnknownSchemaError,
@@ -264,7 +265,7 @@ def test_answers_that_make_no_sense_are_errors_that_are_not_tried_again(answer: 
         assert len(served.asked) == 1
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_a_registry_in_trouble_is_asked_again(status: int, no_pauses: list[float]) -> None:
     busy = (status, {"Retry-After": "3"}, b"later")
     with registry({"/schemas/ids/1": [busy, busy, {"schema": LONG}]}) as (asked, _):
@@ -729,3 +730,39 @@ def test_an_attempt_ends_no_later_than_the_time_for_all_of_them(monkeypatch: pyt
     for until in (103.0, 1_000.0, None):
         client.ask("schema", "/", until=until)
     assert ends == [103.0, 100.0 + registry_client.REQUEST_S, 100.0 + registry_client.REQUEST_S]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_registry_that_refuses_the_credentials_is_not_asked_again(status: int) -> None:
+    """Each attempt with a wrong password may lock the account."""
+    refused = (status, {}, {"error_code": status, "message": "no"})
+    with registry({"/schemas/ids/1": refused}, user="me", password="wrong") as (asked, served):
+        with pytest.raises(CredentialsError, match=rf"{status}: the credentials .* not allowed"):
+            asked.schema(1)
+        assert len(served.asked) == 1
+
+
+def test_a_registry_with_other_credentials_is_that_of_these_alone() -> None:
+    """A query that still has the former ones would be one with the rights of another user."""
+    with registry({"/schemas/ids/1": {"schema": LONG}}, token="old") as (asked, served):
+        old = {"registry.url": served.url, "registry.token": "old"}
+        new = old | {"registry.token": "new"}
+        assert not asked.renew(old)
+        assert asked.renew(new)
+        assert SchemaRegistry.from_settings(new) is asked
+        assert SchemaRegistry.from_settings(old) is not asked
+        assert not asked.renew(new)
+        asked.schema(1)
+        assert served.asked[0].headers["Authorization"] == "Bearer new"
+
+
+@pytest.mark.parametrize("answer", [{"schema": LONG}, version(1) | {"id": "1"}, version(1) | {"id": True}])
+def test_a_version_without_an_id_makes_no_sense(answer: dict[str, Any]) -> None:
+    """Records that are written under it would have no id, or none that a reader knows."""
+    with registry(dict.fromkeys(("/subjects/s/versions/1", "/subjects/s/versions/latest"), answer)) as (
+        asked,
+        _,
+    ):
+        for ask in (lambda: asked.version("s", 1), lambda: asked.latest("s")):
+            with pytest.raises(RegistryError, match="makes no sense: it has no id"):
+                ask()
