@@ -426,6 +426,36 @@ def test_an_unknown_number_is_written_into_an_open_enum_only() -> None:
             write(struct, "test.two.Everything", *rows)
 
 
+@pytest.mark.parametrize("number", ["2147483648", "-2147483649", "9999999999", "12345678901", "1.5", ""])
+def test_a_number_that_no_enum_can_have_is_the_fault_of_its_row(number: str) -> None:
+    struct = pa.struct([("color", pa.string())])
+    least = {"color": f"UNKNOWN_ENUM_VALUE_Color_{-(2**31)}"}
+    assert write(struct, EVERYTHING, least) == [made(EVERYTHING, color=-(2**31))]
+    with pytest.raises(EncodeError, match="row 1: `color` is no name of the enum Color"):
+        write(struct, EVERYTHING, least, {"color": f"UNKNOWN_ENUM_VALUE_Color_{number}"})
+
+
+def test_absent_fields_are_zeros_on_request_only_where_absent_and_zero_are_the_same() -> None:
+    scalars = pa.struct(
+        [
+            ("color", pa.string()),
+            ("maybe_int", pa.int32()),
+            ("maybe_text", pa.string()),
+            ("maybe_color", pa.string()),
+            ("number", pa.int32()),
+            ("blob", pa.binary()),
+        ]
+    )
+    nulls = dict.fromkeys([one.name for one in scalars])
+    part = {"name": None, "size": None, "marks": [], "grain": None, "code": None, "label": None, "seed": None}
+    for emits, color, name in (("true", "RED", ""), ("false", None, None)):
+        found = read(scalars, EVERYTHING, b"", None, emit_default_values=emits)
+        assert found.array.to_pylist() == [nulls | {"color": color}, None]
+        found = read(type_of(PART), PART, b"", made(PART, grain={}), emit_default_values=emits)
+        grain = {"x": 0 if emits == "true" else None}
+        assert found.array.to_pylist() == [part | {"name": name}, part | {"name": name, "grain": grain}]
+
+
 def test_values_that_do_not_fit_are_bad_and_null_and_their_neighbours_are_read() -> None:
     kind = pa.struct(
         [

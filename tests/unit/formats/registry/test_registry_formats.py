@@ -272,6 +272,8 @@ def test_where_a_write_names_the_schema() -> None:
         ({"subjectstrategy": "Record"}, "shop.Order"),
         ({"subjectstrategy": "topic-record", "payload": "key"}, "orders-shop.Order"),
         ({"subject": "own", "subjectstrategy": "record"}, "own"),
+        ({"subject": " own "}, "own"),
+        ({"subject": " "}, "orders-value"),
     ],
 )
 def test_subjects(settings: dict[str, str], subject: str) -> None:
