@@ -185,3 +185,17 @@ def test_types_that_json_schema_does_not_tell_apart() -> None:
     )
     wider = pa.struct([("a", pa.int64()), ("b", pa.float64()), ("c", pa.float64()), ("d", pa.string())])
     assert type_of_json_schema(json_schema_of(kind, "title")) == wider
+
+
+@pytest.mark.parametrize(
+    ("name", "pointer"), [("a/b", "a~1b"), ("a~b", "a~0b"), ("~1", "~01"), ("~0/", "~00~1")], ids=str
+)
+def test_a_name_in_a_reference_may_be_escaped(name: str, pointer: str) -> None:
+    """RFC 6901: `~01` is the name `~1`, not one with a slash."""
+    parts = {name: {"type": "integer"}, "/": {"type": "boolean"}, "a": {"type": "string"}}
+    schema = {
+        "type": "object",
+        "properties": {"x": {"$ref": f"#/$defs/{pointer}"}},
+        "$defs": parts,
+    }
+    assert type_of_json_schema(json.dumps(schema)) == pa.struct([("x", pa.int64())])

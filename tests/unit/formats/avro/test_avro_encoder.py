@@ -331,3 +331,28 @@ def test_a_write_that_registers_its_own_schema() -> None:
         encoder = avro.encoder(kind, given)
     assert json.loads(sent[0]) == derive_schema(kind)
     assert encoder.encode(pa.array([{"a": 1}], kind)).to_pylist() == [b"\0\0\0\0\7\0\2"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "derived"),
+    [
+        (pa.list_(pa.int32()), {"type": "array", "items": ["int", "null"]}),
+        (pa.list_(pa.field("one", pa.int32(), nullable=False)), {"type": "array", "items": "int"}),
+        (pa.list_(pa.null()), {"type": "array", "items": "null"}),
+        (pa.map_(pa.string(), pa.int64()), {"type": "map", "values": ["long", "null"]}),
+        (
+            pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False)),
+            {"type": "map", "values": "long"},
+        ),
+        *(
+            (pa.timestamp(unit, zone), {"type": "long", "logicalType": f"{prefix}timestamp-{name}"})
+            for unit, name in (("s", "millis"), ("ms", "millis"), ("us", "micros"), ("ns", "nanos"))
+            for zone, prefix in (("UTC", ""), (None, "local-"))
+        ),
+    ],
+    ids=str,
+)
+def test_a_derived_schema_has_room_for_the_nulls_and_the_times_of_its_type(
+    kind: pa.DataType, derived: dict[str, Any]
+) -> None:
+    assert derive_schema(kind) == derived
