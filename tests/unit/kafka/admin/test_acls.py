@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter
+from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter, AclOperation, AclResource
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -227,3 +227,28 @@ def test_rules_are_described_as_they_are() -> None:
     assert str(unknown) == "allow User:b from * to unknown topic t"
     names = ("resource_type_filter", "resource_name_filter", "host_filter", "pattern_type_filter")
     assert [fields[name] for name in names] == [3, "g", "10.0.0.1", 1]
+
+
+@pytest.mark.parametrize(
+    "word", ["describe_configs", "Describe-Configs", "DescribeConfigs", " DESCRIBE_CONFIGS ", 10]
+)
+def test_a_word_of_a_rule_may_be_spelled_in_several_ways(word: Any) -> None:
+    given = AclOperation(word) if isinstance(word, int) else word
+    found = Acl(resource="Transactional-Id", name="t", principal="User:a", operation=given)
+    assert (found.operation, found.resource) == (AclOperation.DESCRIBE_CONFIGS, AclResource.TRANSACTIONAL_ID)
+
+
+@pytest.mark.parametrize("word", ["unknown", "reed", "", None, 3, "rea d"])
+def test_a_word_that_no_rule_has_is_refused(word: Any) -> None:
+    """A broker would take the number 0, which is unknown, for a word of a newer one."""
+    with pytest.raises(ValueError, match="the operation of an ACL is one of any, all, read, "):
+        Acl(resource="topic", name="t", principal="User:a", operation=word)
+    with pytest.raises(ValueError, match="the operation of an ACL is one of any, all, read, "):
+        AclFilter(operation=word)
+
+
+@pytest.mark.parametrize("principal", ["alice", "", "User"])
+def test_a_principal_without_a_type_is_refused(principal: str) -> None:
+    """A rule for it would match no user, and deny nothing."""
+    with pytest.raises(ValueError, match="a principal is written as User:name"):
+        Acl(resource="topic", name="t", principal=principal, operation="read")

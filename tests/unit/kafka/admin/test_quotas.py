@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ from spark_kafka_native.kafka.protocol.api.client_quotas import (
     EntityData,
     ValueData,
 )
+from spark_kafka_native.testing import MockBroker
 
 BOB: dict[str, str | None] = {"user": "bob"}
 BOB_WITH_ANY: dict[str, str | None] = {"user": "bob", "client-id": None}
@@ -97,3 +99,26 @@ def test_quotas_that_may_not_be_read_are_not_taken_for_none() -> None:
         cluster[1].on(DescribeClientQuotasRequest, refused)
         with pytest.raises(BrokerError, match="describing quotas: CLUSTER_AUTHORIZATION_FAILED"):
             admin.describe_quotas()
+
+
+@pytest.mark.parametrize(
+    ("entity", "limits", "reason"),
+    [
+        ({}, {"producer_byte_rate": 1}, "an entity and at least one limit"),
+        (BOB, {}, "an entity and at least one limit"),
+        ({"group": "g"}, {"producer_byte_rate": 1}, "the type of an entity is one of user, client-id, ip"),
+        *(
+            (BOB, {"producer_byte_rate": wrong}, "producer_byte_rate must be a number from 0")
+            for wrong in (-1, -0.5, math.nan, math.inf, -math.inf)
+        ),
+    ],
+)
+def test_changes_that_mean_nothing_are_refused_before_a_broker_is_asked(
+    entity: dict[str, str | None], limits: dict[str, float | None], reason: str
+) -> None:
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        with pytest.raises(ValueError, match=reason):
+            admin.alter_quotas(entity, limits)
+        with pytest.raises(ValueError, match="the type of an entity"):
+            admin.describe_quotas({"group": "g"})
+        assert broker.asked("AlterClientQuotas") == broker.asked("DescribeClientQuotas") == []

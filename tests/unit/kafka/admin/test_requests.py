@@ -428,6 +428,8 @@ def test_offsets_are_reset_to_any_place_of_the_partition(cluster: ScriptedCluste
     ("code", "match"),
     [
         (ErrorCode.UNKNOWN_MEMBER_ID, "resetting offsets of group g: .*stop them first"),
+        (ErrorCode.ILLEGAL_GENERATION, "resetting offsets of group g: .*stop them first"),
+        (ErrorCode.STALE_MEMBER_EPOCH, "resetting offsets of group g: .*stop them first"),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "GROUP_AUTHORIZATION_FAILED"),
     ],
 )
@@ -505,6 +507,21 @@ def test_topics_are_created_as_described(cluster: ScriptedCluster, admin: Admin)
 def test_counts_beside_the_brokers_of_each_partition_are_refused(counts: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="topic t: replicas say how many partitions and replicas"):
         NewTopic("t", replicas=[[1], [2]], **counts)
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.5, "3"])
+@pytest.mark.parametrize("name", ["partitions", "replication_factor"])
+def test_counts_that_are_no_numbers_from_1_on_are_refused(name: str, count: Any) -> None:
+    """-1 is the broker's default on the wire."""
+    with pytest.raises(ValueError, match=f"topic t: {name} must be a number from 1 on, not {count!r}"):
+        NewTopic("t", **{name: count})
+
+
+@pytest.mark.parametrize("place", [True, 1.0, "earliest", None])
+def test_a_place_that_is_no_offset_is_refused(cluster: ScriptedCluster, admin: Admin, place: Any) -> None:
+    with pytest.raises(ValueError, match="a place is an offset, a number, or an OffsetAt, not "):
+        admin.reset_offsets("g", {A0: 0, A1: place})
+    assert asked(cluster, OffsetCommitRequest) == []
 
 
 @pytest.mark.parametrize("configs", [{"retention.ms": 5}, {5: "a"}, {"retention.ms": None}, None])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import HangUp, ScriptedCluster
@@ -31,8 +32,10 @@ def test_iterations_that_a_broker_would_refuse(iterations: int) -> None:
         admin.set_scram_user("carol", "secret", iterations=iterations)
 
 
-@pytest.mark.parametrize(("user", "password"), [("", "secret"), ("carol", "")])
-def test_empty_names_and_passwords(user: str, password: str) -> None:
+@pytest.mark.parametrize(
+    ("user", "password"), [("", "secret"), ("carol", ""), ("carol", b"secret"), ("carol", None)]
+)
+def test_empty_names_and_passwords(user: str, password: Any) -> None:
     with Admin("127.0.0.1:1") as admin, pytest.raises(ValueError, match="texts that are not empty"):
         admin.set_scram_user(user, password)
 
