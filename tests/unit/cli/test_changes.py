@@ -545,3 +545,28 @@ def test_a_token_that_is_not_there_makes_the_exit_code_and_the_others_are_change
     [row] = json.loads(shown.out)
     assert row["token_id" if action == "describe" else "name"] == "second"
     assert "error: no token gone that this user may see" in shown.err
+
+
+def test_a_token_that_is_named_twice_is_changed_once(broker: MockBroker) -> None:
+    """The second time it would not be there, which would pass for a failure."""
+    broker.on("DescribeDelegationToken").reply({"tokens": [{"token_id": "one", "hmac": b"one"}]})
+    broker.on("ExpireDelegationToken").reply({})
+    run(broker, "tokens", "expire", "one", "one")
+    assert len(broker.asked("ExpireDelegationToken")) == 1
+
+
+def test_an_absent_topic_is_not_said_to_be_deleted(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(broker, "topics", "delete", "gone", "--if-exists")
+    assert capsys.readouterr().err == "gone: is not there\n"
+
+
+@pytest.mark.parametrize("count", ["--partitions=2", "--replication-factor=1"])
+def test_counts_beside_the_replicas_of_each_partition_are_wrong_usage(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], count: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(broker, "topics", "create", "new", "--replicas", "1:2", count)
+    assert "--replicas says how many partitions and replicas there are" in capsys.readouterr().err
+    assert broker.asked("CreateTopics") == []

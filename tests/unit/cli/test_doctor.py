@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -293,3 +294,52 @@ def test_javas_version_is_found_on_both_of_its_streams(
     found = doctor._java({"JAVA_HOME": str(tmp_path)})
     assert f"{found.status}: {found.detail}".startswith(finding)
     assert str(java) in found.detail
+
+
+@pytest.mark.parametrize(
+    ("skew_ms", "took_ms", "status", "where"),
+    [
+        (3_000, 100, "warning", "ahead"),
+        (-3_000, 100, "warning", "behind"),
+        (2_040, 100, "ok", "ahead"),
+        (-2_040, 100, "ok", "behind"),
+        (3_000, 2_500, "ok", "ahead"),
+    ],
+)
+def test_a_clock_is_wrong_in_both_directions_beyond_what_the_way_takes(
+    skew_ms: float, took_ms: float, status: str, where: str
+) -> None:
+    found = doctor._judge_clock(skew_ms, took_ms)
+    assert (found.status, f"{abs(skew_ms)} ms {where}" in found.detail) == (status, True)
+
+
+@pytest.mark.parametrize(("days", "status"), [(-1, "warning"), (29, "warning"), (31, "ok"), (400, "ok")])
+def test_a_certificate_is_to_be_renewed_in_its_last_month(days: int, status: str) -> None:
+    until = time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(time.time() + days * 86_400 + 3_600))
+    encrypted: Any = SimpleNamespace(
+        getpeercert=lambda: {"notAfter": until, "issuer": ((("commonName", "CA"),),)},
+        version=lambda: "TLSv1.3",
+    )
+    found = doctor._judge_certificate("TLS", encrypted)
+    assert (found.status, "issued by CA" in found.detail) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("soft", "status"), [(256, "warning"), (1_023, "warning"), (1_024, "ok"), (-1, "ok")]
+)
+def test_open_files_without_a_limit_are_not_few(
+    monkeypatch: pytest.MonkeyPatch, soft: int, status: str
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _what: (soft, -1))
+    assert doctor._open_files().status == status
+
+
+def test_a_setting_of_spark_is_that_of_its_whole_name(tmp_path: Path) -> None:
+    path = tmp_path / "spark-defaults.conf"
+    path.write_text("# a.b true\na.b.c  true\na.bc=true\n  a.b = False\na.b true\nalone\n")
+    assert [doctor._setting(path, name) for name in ("a.b", "a.b.c", "a", "alone")] == [
+        "false",
+        "true",
+        None,
+        None,
+    ]

@@ -122,8 +122,10 @@ def test_a_group_that_does_not_answer_is_a_failure(
 def test_a_transactional_id_that_is_not_there_is_a_failure(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    listing = {"transactional_id": "a", "producer_id": 1, "transaction_state": "Empty"}
-    broker.on("ListTransactions", times=None).reply({"transaction_states": [listing]})
+    listings = [
+        {"transactional_id": name, "producer_id": 1, "transaction_state": "Empty"} for name in ("a", "other")
+    ]
+    broker.on("ListTransactions", times=None).reply({"transaction_states": listings})
     command = ["transactions", "list", "a", "b", "--json", "-b", broker.bootstrap_servers]
     assert main(command) == 1
     shown = capsys.readouterr()

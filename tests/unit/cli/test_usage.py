@@ -399,7 +399,9 @@ def test_records_for_people() -> None:
     assert record_lines.hex_line(RECORD._replace(value=bytes(range(32, 50)))).count(b"\n") == 3
 
 
-@pytest.mark.parametrize("letter", ["\x00", "\x1b", "\x7f", "\x9b", "\u202e", "\u2028", "\ud800"])
+@pytest.mark.parametrize(
+    "letter", [*"\x00\x1b\x7f\x80\x9b\x9f\u200e\u200f\u2028\u202a\u202e\u2066\u2069", "\ud800"]
+)
 def test_nothing_that_controls_a_terminal_is_printed(letter: str) -> None:
     shown = output.printable(f"a{letter}b")
     assert shown.isascii()

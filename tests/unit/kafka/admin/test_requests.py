@@ -1240,3 +1240,19 @@ def test_configs_are_described_as_their_broker_has_them(names: list[str] | None,
         ("fixed", "1", "DEFAULT", True, False, True),
         ("newer", "", "UNKNOWN", False, False, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("resource", "kind", "name", "node_id", "shown"),
+    [
+        (ConfigResource.topic("7"), 2, "7", None, "topic 7"),
+        (ConfigResource.group("7"), 32, "7", None, "group 7"),
+        (ConfigResource.broker(7), 4, "7", 7, "broker 7"),
+        (ConfigResource.all_brokers(), 4, "", None, "all brokers"),
+        (ConfigResource.broker_loggers(7), 8, "7", 7, "loggers of broker 7"),
+    ],
+)
+def test_configs_of_things_of_the_same_name_are_not_confused(
+    resource: ConfigResource, kind: int, name: str, node_id: int | None, shown: str
+) -> None:
+    assert (resource.kind, resource.name, resource.node_id, str(resource)) == (kind, name, node_id, shown)
