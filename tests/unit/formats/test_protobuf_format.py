@@ -447,7 +447,15 @@ def test_absent_fields_are_zeros_on_request_only_where_absent_and_zero_are_the_s
         ]
     )
     nulls = dict.fromkeys([one.name for one in scalars])
-    part = {"name": None, "size": None, "marks": [], "grain": None, "code": None, "label": None, "seed": None}
+    part: dict[str, Any] = {
+        "name": None,
+        "size": None,
+        "marks": [],
+        "grain": None,
+        "code": None,
+        "label": None,
+        "seed": None,
+    }
     for emits, color, name in (("true", "RED", ""), ("false", None, None)):
         found = read(scalars, EVERYTHING, b"", None, emit_default_values=emits)
         assert found.array.to_pylist() == [nulls | {"color": color}, None]
