@@ -272,7 +272,7 @@ def with_partitions(
     return answer
 
 
-def test_a_partition_whose_producers_may_not_be_described_is_not_one_without_any(
+def test_a_partition_with_producers_that_may_not_be_described_is_not_one_without_any(
     admin: Admin, cluster: ScriptedCluster
 ) -> None:
     cluster.logs[A1].leader = 1
