@@ -79,6 +79,63 @@ def test_what_is_given_back_is_no_reset() -> None:
     assert progress.ahead({A0: 8}) == {A0: 8}
 
 
+@pytest.mark.parametrize(
+    ("offset", "first", "last"),
+    [(12, 5, 9), (9, 5, 9), (7, 5, 7), (5, 5, 5), (3, 5, 5)],
+    ids=["after", "end", "within", "begin", "before"],
+)
+def test_what_is_given_back_is_within_the_records_that_were_handed_out(
+    offset: int, first: int, last: int
+) -> None:
+    """Else a commit might contain records that no caller has got, or none that was handed out."""
+    progress = Progress()
+    progress.begin(A0, 5, 5)
+    progress.handed_out(A0, 5, 9)
+    progress.given_back(A0, offset)
+    assert [at for at in range(20) if progress.allowed({A0: at})] == list(range(first, last + 1))
+
+
+@pytest.mark.parametrize(
+    ("begins", "read_until", "seeks", "kept"),
+    [
+        ((0, None), 10, [100], [10]),
+        ((0, None), 10, [100, 200], [10, 10]),
+        ((0, None), 10, [4], [4]),
+        ((0, None), 10, [100, 4], [10, 4]),
+        ((0, None), None, [100], [None]),
+        ((0, None), None, [100, 200], [None, None]),
+        ((5, 5), 10, [100, 200], [10, 10]),
+        ((5, 5), 10, [3], [None]),
+        ((5, 5), None, [100], [None]),
+    ],
+)
+def test_a_seek_keeps_the_end_of_what_was_read_and_no_place_that_was_sought(
+    begins: tuple[int, int | None], read_until: int | None, seeks: list[int], kept: list[int | None]
+) -> None:
+    """The next member would skip the records between the two."""
+    progress, found, start = Progress(), [], None
+    progress.begin(A0, *begins)
+    if read_until is not None:
+        progress.handed_out(A0, begins[0], read_until)
+    for offset in seeks:
+        start = progress.to_keep(A0, offset, start)
+        progress.sought(A0, offset, start)
+        found.append(start)
+    assert found == kept
+
+
+def test_a_commit_adds_what_lies_behind_the_last_one() -> None:
+    """And nothing, not less, where it is of the records before a seek."""
+    progress = Progress()
+    progress.begin(A0, 3, None)
+    progress.handed_out(A0, 3, 10)
+    assert progress.spans({A0: 7, TopicPartition("gone", 0): 1}) == {A0: (3, 7)}
+    progress.committed({A0: 7}, progress.places({A0: 7}))
+    assert progress.spans({A0: 9}) == {A0: (7, 9)}
+    progress.sought(A0, 100, 9)
+    assert progress.spans({A0: 9}) == {A0: (9, 9)}
+
+
 def test_an_aborted_transaction_forgets_what_was_dropped() -> None:
     progress, place = Progress(), TopicPartition("t", 0)
     for restarts in (False, True):
@@ -143,6 +200,18 @@ def test_an_offset_of_before_is_in_doubt_however_often_reading_has_gone_back_sin
     progress.given_to_transaction({A0: 3})
     with pytest.raises(LogTruncatedError):
         progress.place(A0, 3, committed=True)
+
+
+def test_an_offset_of_a_transaction_is_in_doubt_once_reading_has_gone_back_again_after_a_seek() -> None:
+    """The seek says nothing about the transaction: the group may have its offset still."""
+    progress = gone_back(committed=3)
+    progress.given_to_transaction({A0: 5})
+    progress.sought(A0, 2)
+    progress.handed_out(A0, 2, 4)
+    progress.go_back(A0, 0, 6)
+    progress.given_to_transaction({A0: 5})
+    with pytest.raises(LogTruncatedError):
+        progress.place(A0, 5, committed=True)
 
 
 def test_of_offsets_given_since_reading_went_back_the_last_ones_are_kept() -> None:
