@@ -118,6 +118,14 @@ def test_what_was_received_ends_a_probe() -> None:
     assert (one.position.probe_until, one.position.fetch_offset) == (None, 60)
 
 
+def test_what_was_received_counts_up_to_the_end_of_the_range() -> None:
+    """A batch, or a gap that a probe has found, may go on behind it: that is no part of this range."""
+    for next_offset, received in ((20, 20), (30, 30), (60, 30)):
+        one = state(10, 30)
+        one.receive(RecordSetEnd(next_offset, 4), 1_000, 1, 0.0)
+        assert one.position.received == received
+
+
 def test_no_more_is_asked_for_than_is_left() -> None:
     one = state(10, 30)
     assert one.wanted_bytes() == 1 << 20

@@ -572,17 +572,23 @@ def test_a_member_without_partitions_waits_for_the_next_poll_after_it_was_too_sl
     assert asked(membership, 301.0).member_epoch == 0
 
 
-def test_a_member_that_was_fenced_leaves_if_the_coordinator_has_it_still() -> None:
+def test_a_member_that_was_fenced_leaves_each_time_that_the_coordinator_has_it_still() -> None:
     """Else its joins would be refused until its session ends there."""
     membership = owning(0)
-    asked(membership, 5.0)
-    membership.answered(answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH, assigns=False), 5.0)
-    membership.applied(membership.begin() or Change())
-    assert asked(membership, 5.0).member_epoch == 0
-    membership.answered(answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH, assigns=False), 5.0)
-    assert asked(membership, 5.0).member_epoch == -1
-    membership.answered(answer(-1, assigns=False), 5.0)
-    assert asked(membership, 5.0).member_epoch == 0
+    fenced = answer(0, error_code=ErrorCode.FENCED_MEMBER_EPOCH, assigns=False)
+    for now in (5.0, 10.0):
+        asked(membership, now)
+        membership.answered(fenced, now)
+        membership.applied(membership.begin() or Change())
+        assert asked(membership, now).member_epoch == 0
+        membership.answered(fenced, now)
+        assert asked(membership, now).member_epoch == -1
+        membership.answered(answer(-1, assigns=False), now)
+        assert asked(membership, now).member_epoch == 0
+        membership.answered(answer(2, 0), now)
+        change = membership.begin()
+        assert change == Change(assigned=frozenset({A0}))
+        membership.applied(change)
 
 
 def test_a_response_to_a_join_is_waited_for_though_the_former_session_has_ended() -> None:
