@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, MIN_FETCH_BYTES, PartitionState
 from spark_kafka_native.kafka.errors import IncompleteResponseError, KafkaError, NetworkError
@@ -249,3 +251,26 @@ def test_an_epoch_is_checked_under_the_leader_of_the_time() -> None:
     one.broker.led_by(Leader(2, 6, None), 1.0)
     one.broker.pass_epoch_check()
     assert one.broker.epoch_checked == 6
+
+
+@pytest.mark.parametrize("ends", ["served", "held", "led", "failed", "refused"])
+def test_a_follower_serves_until_its_time_is_over_or_it_fails(ends: str) -> None:
+    """Else a follower that is down would be asked again and again, and a nearer one never."""
+    one = state()
+    one.prefer(2, 100.0)
+    one.receive(RecordSetEnd(15, 4), 10, 1, 100.0)
+    one.hold(100.0)
+    assert one.broker.node_id == 2
+    if ends == "served":
+        one.receive(RecordSetEnd(20, 4), 10, 1, 100.5)
+    elif ends == "held":
+        one.hold(100.5)
+    elif ends == "led":
+        one.broker.led_by(Leader(1, 5, UUID(int=1)), 100.5)
+    elif ends == "failed":
+        one.lose_leader(LOST, 50.0, 1.0)
+        assert one.broker.node_id is None
+        one.broker.led_by(Leader(1, 5, UUID(int=1)), 51.0)
+    else:
+        one.leave_replica(50.0, 300.0)
+    assert one.broker.node_id == 1

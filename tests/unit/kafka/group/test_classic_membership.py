@@ -721,3 +721,37 @@ def test_a_coordinator_that_refuses_again_and_again_is_asked_less_often() -> Non
     step = membership.next(3.0)
     assert isinstance(step, Wait)
     assert 3.5 < step.until < 4.5
+
+
+@pytest.mark.parametrize("step", ["JoinGroup", "SyncGroup"])
+@pytest.mark.parametrize(
+    ("code", "is_lost", "member_id"),
+    [
+        (ErrorCode.UNKNOWN_MEMBER_ID, True, ""),
+        (ErrorCode.ILLEGAL_GENERATION, True, "me"),
+        (ErrorCode.REBALANCE_IN_PROGRESS, False, "me"),
+    ],
+)
+def test_a_member_that_is_refused_in_a_rebalance_joins_again_with_what_is_left_to_it(
+    step: str, code: ErrorCode, is_lost: bool, member_id: str
+) -> None:
+    """It reads on meanwhile, unless others may have the partitions."""
+    membership = stable(cooperative=True)
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    assert isinstance(asked(membership, 3.0), JoinGroupRequest)
+    if step == "JoinGroup":
+        membership.answered(joined(-1, error_code=code), 3.0)
+    else:
+        membership.answered(joined(2, protocol_name="cooperative-sticky"), 3.0)
+        assert isinstance(asked(membership, 3.0), SyncGroupRequest)
+        membership.answered(SyncGroupResponse(error_code=code, assignment=b""), 3.0)
+    change = membership.begin()
+    assert change == (Change(lost=frozenset({A0, A1})) if is_lost else None)
+    assert (membership.identity is None, membership.failure) == (is_lost, None)
+    if change is not None:
+        membership.applied(change)
+    again = asked(membership, 4.0)
+    assert isinstance(again, JoinGroupRequest)
+    told = read_versioned(ConsumerProtocolSubscription, again.protocols[0].metadata)
+    assert (again.member_id, told.owned_partitions) == (member_id, [] if is_lost else by_topic([A0, A1]))
