@@ -7,17 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from support.brokers.scripted_broker import offsets_of
-from support.consumer.simulated_fetch import ID, ONE, records, told
+from support.consumer.simulated_fetch import ID, ONE, World, records, told
 from support.record_batches import batch, control, record
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.consumer import fetch_once as module
 from spark_kafka_native.kafka.consumer.fetch_once import FetchedOnce, fetch_once
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, CorruptRecordError, KafkaError
+from spark_kafka_native.kafka.errors import BrokerError, CorruptRecordError, KafkaError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import HeaderKeys, IsolationLevel
 from spark_kafka_native.kafka.protocol.api.fetch import FetchedAbortedTransaction, FetchResponse
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -85,6 +87,47 @@ def test_the_whole_batches_before_one_that_was_cut_off_are_returned() -> None:
 def test_a_batch_that_did_not_come_whole_is_not_taken_for_the_end_of_the_log() -> None:
     with pytest.raises(KafkaError, match="t-0 at offset 10: its batch of 77 bytes did not come whole"):
         fetched_with(told(p0=records(10)[:-1]))
+
+
+def test_an_error_of_the_whole_response_is_raised_as_such() -> None:
+    """And not as one of a response that lacks the partition."""
+    response = replace(told(), error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+    with pytest.raises(BrokerError, match="fetching t-0 at offset 10: KAFKA_STORAGE_ERROR"):
+        fetched_with(response)
+
+
+def test_an_offset_that_is_out_of_range_is_raised_with_the_bounds_of_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def with_bounds(_router: Any, refused: OffsetOutOfRangeError, *_: Any) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(refused.topic_partition, refused.offset, 20, 30)
+
+    monkeypatch.setattr(module, "with_bounds", with_bounds)
+    with pytest.raises(OffsetOutOfRangeError) as refused:
+        fetched_with(told(p0=ErrorCode.OFFSET_OUT_OF_RANGE))
+    error = refused.value
+    assert (error.topic_partition, error.offset) == (ONE, 10)
+    assert (error.log_start_offset, error.high_watermark) == (20, 30)
+
+
+@pytest.mark.parametrize(("topic_id", "version"), [(ID, 13), (None, 12)], ids=["id", "name"])
+def test_a_topic_without_an_id_is_asked_for_by_its_name(topic_id: UUID | None, version: int) -> None:
+    """Later versions of the request have no name."""
+    connection = World().brokers[1]
+    response = told(p0=records(10))
+    by_name = replace(response, responses=[replace(response.responses[0], topic="t")])
+    asked: list[int] = []
+
+    def submit(_request: Any, version: int, *_: Any) -> Any:
+        asked.append(version)
+        return SimpleNamespace(result=lambda _: response if topic_id else by_name)
+
+    connection.submit = submit
+    router = answering(lambda _: None)
+    router.leader = lambda *_: Leader(1, 5, topic_id)
+    router.connection = lambda *_: connection
+    fetched = fetch_once(router, ONE, 10, ConsumerConfig(), Deadline.after_ms(60_000))
+    assert (fetched.next_offset, asked) == (12, [version])
 
 
 def test_each_record_has_the_validity_of_its_own_batch() -> None:

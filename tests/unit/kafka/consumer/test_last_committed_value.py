@@ -19,6 +19,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.consumer import fetch_once as module
 from spark_kafka_native.kafka.consumer.fetch_once import UndecidedError, last_committed_value
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
 from spark_kafka_native.kafka.records.columns import RecordColumns
@@ -79,7 +80,11 @@ def look(monkeypatch: pytest.MonkeyPatch) -> Any:
             return attempt()
 
     def run(
-        log: Log, key: bytes = b"mine", until: int | None = None, known_end: int | None = None
+        log: Log,
+        key: bytes = b"mine",
+        until: int | None = None,
+        known_end: int | None = None,
+        within_ms: float = 60_000,
     ) -> bytes | None:
         bounds = {WHERE: LogBounds(log.begin, log.end if known_end is None else known_end)}
         monkeypatch.setattr(module, "list_bounds", lambda *_arguments, **_named: bounds)
@@ -87,7 +92,7 @@ def look(monkeypatch: pytest.MonkeyPatch) -> Any:
             module, "ask_leader", lambda _router, _where, position, *_rest: log.answer(position)
         )
         router: Router = Stub()  # type: ignore[assignment]
-        return last_committed_value(router, WHERE, key, Deadline.after_ms(60_000), until=until)
+        return last_committed_value(router, WHERE, key, Deadline.after_ms(within_ms), until=until)
 
     return run
 
@@ -166,6 +171,27 @@ def test_all_before_the_wanted_end_is_read_though_the_leader_has_named_an_earlie
         log.write(-1, (b"other", b"x"))
     log.write(-1, (b"mine", b"new"))
     assert look(log, until=log.end, known_end=known_end) == b"new"
+
+
+@pytest.mark.parametrize("begin", [0, 7])
+@pytest.mark.parametrize("others", [0, 1, 254, 255, 256, 257, 2_047, 2_048, 2_049])
+def test_the_first_record_of_the_log_counts_wherever_the_windows_begin(
+    look: Any, begin: int, others: int
+) -> None:
+    """A commit that is not found is made once more."""
+    log = Log(random.Random(0), begin=begin, end=begin)
+    log.add(batch([record(0, b"1", key=b"mine")], base_offset=begin))
+    if others:
+        log.add(batch([record(i, b"x", key=b"other") for i in range(others)], base_offset=log.end), others)
+    assert look(log) == b"1"
+
+
+def test_a_look_that_takes_too_long_ends(look: Any) -> None:
+    """A broker that throttles goes on answering without records."""
+    log = Log(random.Random(0))
+    log.write(-1, (b"mine", b"1"))
+    with pytest.raises(DeadlineExceededError, match="took too long"):
+        look(log, within_ms=0)
 
 
 def test_a_response_without_records_is_not_the_end_of_the_log(look: Any) -> None:
