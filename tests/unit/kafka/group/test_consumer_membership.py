@@ -204,6 +204,8 @@ def test_an_assignment_from_before_a_loss_is_not_taken_again() -> None:
     assert asked(membership, 5.0).member_epoch == 0
     membership.answered(answer(2, assigns=False), 5.0)
     assert membership.begin() is None
+    membership.found({"a": 2}, {A: "a"}, 6.0)  # a periodic look-up
+    assert membership.begin() is None
     asked(membership, 10.0)
     membership.answered(answer(2, 1), 10.0)
     assert membership.begin() == Change(assigned=frozenset({A1}))
