@@ -258,3 +258,19 @@ def test_rows_that_are_too_many_for_one_batch_come_in_several(
     offsets = [one.batch["offset"].to_pylist() for one in found if one is not None]
     assert offsets == [[0, 1, 2] if mode == "permissive" else [0, 1], [3]]
     assert consumer.position() == 4
+
+
+@pytest.mark.parametrize(
+    ("most", "parts"), [(1, [1, 1, 1, 1]), (2, [2, 2]), (3, [3, 1]), (4, [4]), (5, [4])], ids=str
+)
+def test_each_batch_has_as_many_rows_as_fit(
+    consumer: Consumer, most: int, parts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_INT32_MAX", most)
+    found = []
+    while consumer.position() < 4:
+        one = consumer.read_columns(WITHIN_S, value_format="string", mode="permissive")
+        assert one is not None
+        found.append(one.batch["offset"].to_pylist())
+    assert [len(offsets) for offsets in found] == parts
+    assert [offset for offsets in found for offset in offsets] == [0, 1, 2, 3]
