@@ -772,3 +772,17 @@ def test_each_generation_has_an_assignor_of_its_own() -> None:
         membership.answered(SyncGroupResponse(error_code=ErrorCode.NONE, assignment=b""), 3.0 * generation)
         asked(membership, 3.0 * generation + 3.0)
         membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0 * generation + 3.0)
+
+
+def test_a_commit_that_is_refused_makes_one_heartbeat_due_at_once() -> None:
+    """And not one after the other, without a pause. A refusal of an earlier generation says nothing."""
+    membership = stable()
+    identity = membership.identity
+    assert identity is not None
+    membership.doubt(identity._replace(generation_id=0))
+    assert membership.next(1.0) == Wait(3.0)
+    membership.doubt(identity)
+    membership.doubt(identity._replace(generation_id=0))
+    assert isinstance(asked(membership, 1.0), HeartbeatRequest)
+    membership.answered(heartbeat(), 1.0)
+    assert membership.next(1.0) == Wait(4.0)

@@ -31,6 +31,7 @@ from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.consumer.typed_records import RecordTyping
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, ConsumerClosedError, KafkaError
+from spark_kafka_native.kafka.group import group_consumer as module
 from spark_kafka_native.kafka.group import rebalance
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
@@ -1055,3 +1056,29 @@ def test_a_consumer_whose_making_was_interrupted_leaves_no_member_behind() -> No
     for thread in set(threading.enumerate()) - before:
         thread.join(120)
         assert not thread.is_alive()
+
+
+def test_committed_offsets_are_asked_for_of_the_named_partitions_until_the_timeout(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In seconds; without one, as long as for any other call."""
+    asked: list[set[TopicPartition]] = []
+    limits_ms: list[float] = []
+
+    def look_up(
+        _router: object, group_id: str, wanted: Collection[TopicPartition], deadline: Deadline
+    ) -> dict[TopicPartition, int | None]:
+        assert group_id == "g"
+        asked.append(set(wanted))
+        limits_ms.append(deadline.remaining_ms)
+        return dict.fromkeys(wanted, 7)
+
+    monkeypatch.setattr(module, "committed_offsets", look_up)
+    consumer = make(A0, A1, default_api_timeout_ms=1_000_000)
+    assert consumer.committed(timeout=10_000) == {A0: 7, A1: 7}
+    assert consumer.committed(B0) == {B0: 7}
+    assert asked == [{A0, A1}, {B0}]
+    assert 1_000_000 < limits_ms[0] <= 10_000_000
+    assert 10_000 < limits_ms[1] <= 1_000_000
+    assert make().committed() == {}
+    assert len(asked) == 2
