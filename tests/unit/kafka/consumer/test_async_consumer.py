@@ -341,3 +341,21 @@ def test_calls_that_do_not_wait_are_those_of_its_consumer(cluster: ScriptedClust
             assert await consumer.lag(0) == {A0: 2}
 
     asyncio.run(call())
+
+
+def test_in_another_process_an_iteration_does_not_end_as_if_there_were_no_more(
+    cluster: ScriptedCluster,
+) -> None:
+    """The process that was forked has no thread that fetches."""
+
+    async def read() -> None:
+        async with AsyncConsumer(cluster.bootstrap_servers, "a", start="earliest") as consumer:
+            reader = consumer._consumer.reader
+            reader.inherited = True
+            try:
+                with pytest.raises(ConsumerClosedError, match="in another process"):
+                    await anext(consumer)
+            finally:
+                reader.inherited = False
+
+    asyncio.run(read())

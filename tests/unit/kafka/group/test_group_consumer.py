@@ -1082,3 +1082,37 @@ def test_committed_offsets_are_asked_for_of_the_named_partitions_until_the_timeo
     assert 10_000 < limits_ms[1] <= 1_000_000
     assert make().committed() == {}
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({}, "columns"),
+        ({"mode": "permissive"}, "columns"),
+        ({"value_format": "json"}, ({"key": None, "value": "json"}, "failfast")),
+        ({"key_format": "string"}, ({"key": "string", "value": None}, "failfast")),
+        (
+            {"key_format": "string", "value_format": "json", "mode": "dropmalformed"},
+            ({"key": "string", "value": "json"}, "dropmalformed"),
+        ),
+        ({"key_format": "string", "mode": "permissive"}, ({"key": "string", "value": None}, "permissive")),
+    ],
+)
+def test_records_are_read_with_the_formats_and_the_mode_of_the_caller(
+    make: Make, settings: dict[str, Any], asked: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make(A0)
+    reader, found = parts_of(consumer).reader, list[object]()
+    monkeypatch.setattr(reader, "read_columns", lambda _deadline: found.append("columns"))
+    monkeypatch.setattr(reader, "read_typed", lambda formats, mode, _deadline: found.append((formats, mode)))
+    assert consumer.read(0, **settings) is None
+    assert found == [asked]
+
+
+def test_as_many_events_wait_as_the_caller_asks_for(make: Make) -> None:
+    consumer = make(A0)
+    few, many = consumer.work_units(2), consumer.work_units()
+    for start in range(0, 9, 3):
+        prefetch(consumer, A0, start=start)
+    assert [one.from_offset for one in few.drain()] == [3, 6]
+    assert [one.from_offset for one in many.drain()] == [0, 3, 6]
