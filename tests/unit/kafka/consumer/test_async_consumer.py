@@ -17,6 +17,7 @@ from spark_kafka_native.kafka.consumer.async_consumer import AsyncConsumer
 from spark_kafka_native.kafka.errors import ConsumerClosedError, KafkaError, OffsetOutOfRangeError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -359,3 +360,37 @@ def test_in_another_process_an_iteration_does_not_end_as_if_there_were_no_more(
                 reader.inherited = False
 
     asyncio.run(read())
+
+
+def test_records_that_came_before_the_wait_end_it(cluster: ScriptedCluster) -> None:
+    """The news of them was heard, and there may be no other."""
+    cluster.logs[A0].append([b"0"])
+
+    async def wait() -> bool:
+        async with AsyncConsumer(cluster.bootstrap_servers, "a", start="earliest") as consumer:
+            while not (consumer._news.is_set() and consumer._consumer.reader.has_news):
+                await asyncio.sleep(0.01)
+            return await consumer._wait(Deadline.after_ms(1_000))
+
+    assert asyncio.run(wait())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_start_that_is_given_up_ends_the_look_ups_that_follow_and_says_why(fails: bool) -> None:
+    """Between the two, its thread may have been about to make the router."""
+    ended: list[Exception] = []
+    closed: list[bool] = []
+
+    def build(start: Any) -> Any:
+        start.give_up()
+        start.asks_by(SimpleNamespace(end=ended.append))
+        if fails:
+            raise KafkaError("the look-up was ended")
+        return SimpleNamespace(close=lambda: closed.append(True))
+
+    consumer = AsyncConsumer("nowhere:1", "a")
+    consumer._build = build  # type: ignore[assignment]
+    with pytest.raises(ConsumerClosedError, match="the consumer was closed while it started"):
+        asyncio.run(consumer.start())
+    assert {type(error) for error in ended} == {ConsumerClosedError}
+    assert any(closed) is not fails

@@ -205,6 +205,21 @@ def test_seek_starts_anew() -> None:
     )
 
 
+def test_an_error_is_explained_unless_the_partition_was_moved_meanwhile() -> None:
+    """The look-up of the bounds may end later than the caller has sought elsewhere."""
+    one, refused, bounded = state(), KafkaError("refused"), KafkaError("refused, with bounds")
+    one.break_off(refused)
+    one.explain(refused, bounded)
+    assert one.error is bounded
+    one.break_off(refused)
+    one.seek(50, 60)
+    one.explain(refused, bounded)
+    assert (one.error, one.open) == (None, True)
+    one.break_off(LOST)
+    one.explain(refused, bounded)
+    assert one.error is LOST
+
+
 def test_a_pause_drops_what_was_fetched_and_stops_the_clock() -> None:
     one = state()
     one.requested(1.0)
