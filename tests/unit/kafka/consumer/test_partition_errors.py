@@ -37,6 +37,7 @@ from spark_kafka_native.kafka.consumer.prefetch_thread import PrefetchThread
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
+    ConsumerClosedError,
     CorruptRecordError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
@@ -510,3 +511,29 @@ def test_what_keeps_a_partition_from_being_read_on_is_counted(cluster: ScriptedC
     reset = start((tp, 1_000), auto_offset_reset=OffsetReset.parse("earliest"))
     assert take(reset, 1) == [0]
     assert reset.metrics().value("kafka.consumer.offset.resets") == 1
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+def test_a_consumer_that_cannot_be_made_leaves_no_connections_of_its_own(
+    cluster: ScriptedCluster, shared: bool
+) -> None:
+    """A program that tries again and again would run out of them. Others use a shared router still."""
+    made: list[Router] = []
+
+    class Watched(Consumer):
+        def _new_router(self, client: ClientConfig) -> Router:
+            made.append(super()._new_router(client))
+            return made[-1]
+
+    cluster.create("a")
+    servers = ClientConfig(bootstrap_servers=(cluster[1].address,))
+    given = Router(servers) if shared else None
+    with pytest.raises(ValueError, match="start names partitions that are not read"):
+        Watched(None if shared else servers, "a", start={99: 0}, router=given)
+    if given is None:
+        with pytest.raises(ConsumerClosedError):
+            made[0].metadata(("a",), refresh=True)
+    else:
+        assert made == []
+        assert "a" in given.metadata(("a",), refresh=True).topics
+        given.close()
