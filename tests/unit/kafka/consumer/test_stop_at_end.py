@@ -254,3 +254,11 @@ def test_a_start_beyond_the_end_in_asyncio(cluster: ScriptedCluster) -> None:
             return [record.value async for record in consumer]
 
     assert asyncio.run(read()) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.timeout(60)
+def test_a_poll_for_no_records_does_not_wait_for_the_end(cluster: ScriptedCluster) -> None:
+    """It would never come: nothing is handed out."""
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", stop_at_end=True) as consumer:
+        assert [consumer.poll(None, 0), consumer.poll(60, 0)] == [[], []]
+        assert [record.value for record in consumer] == [b"0", b"1", b"2"]
