@@ -753,11 +753,11 @@ def test_a_member_that_is_refused_in_a_rebalance_joins_again_with_what_is_left_t
         membership.applied(change)
     again = asked(membership, 4.0)
     assert isinstance(again, JoinGroupRequest)
-    told = read_versioned(ConsumerProtocolSubscription, again.protocols[0].metadata)
+    subscription = read_versioned(ConsumerProtocolSubscription, again.protocols[0].metadata)
     assert again.member_id == member_id
     # Those that it owns are of generation 1: a claim of a later one might go before that of another member.
     owned = ([], -1) if is_lost else (by_topic([A0, A1]), 1)
-    assert (told.owned_partitions, told.generation_id) == owned
+    assert (subscription.owned_partitions, subscription.generation_id) == owned
 
 
 def test_each_generation_has_an_assignor_of_its_own() -> None:
