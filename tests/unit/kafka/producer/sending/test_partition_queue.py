@@ -3,11 +3,13 @@ broker."""
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 from support.producer.sending_batches import TP, batch, encode, numbers, spilled
 
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity, SendingState
@@ -525,6 +527,18 @@ class TestProducerId:
         assert partition.ask(topic_id=UUID(int=2)) is recreated
         assert (numbers(before), numbers(recreated)) == ((7, 0, 1), (7, 1, 0))
 
+    def test_a_transaction_writes_nothing_while_the_last_one_is_not_answered(self) -> None:
+        producer_id = ProducerId("tx")
+        producer_id.received(ProducerIdentity(7, 0))
+        partition = confirmed(Partition(TP, rules(), producer_id))
+        former, own = fill(partition, 1, 2)
+        assert partition.ask() is former
+        producer_id.received(ProducerIdentity(7, 1))
+        assert partition.ask() is None
+        partition.answer(former)
+        assert partition.ask() is own
+        assert numbers(own) == (7, 1, 0)
+
     def test_each_transaction_starts_at_0_also_in_a_recreated_topic(self) -> None:
         producer_id = ProducerId("tx")
         partition = Partition(TP, rules(), producer_id)
@@ -573,6 +587,21 @@ class TestSpilledBatches:
         partition.answer(second)
         assert partition.ask(now=9) is new
         assert numbers(new) == (7, 1, 1)
+
+    @pytest.mark.parametrize(
+        "code", [E.OUT_OF_ORDER_SEQUENCE_NUMBER, E.INVALID_PRODUCER_EPOCH, E.UNKNOWN_PRODUCER_ID]
+    )
+    def test_stale_numbers_are_replaced_also_after_a_lost_answer(
+        self, partition: Partition, code: ErrorCode
+    ) -> None:
+        first, _ = two_loaded(partition)
+        assert partition.ask() is first
+        assert partition.lost(first, LOST, 0) == REFRESH
+        assert partition.ask(now=9) is first
+        assert numbers(first) == (99, 5, 43)
+        assert partition.answer(first, code) == RENUMBER
+        assert partition.ask(now=99) is first
+        assert numbers(first) == (7, 1, 0)
 
     def test_one_follows_nothing(self, partition: Partition) -> None:
         confirmed(partition)
@@ -646,6 +675,20 @@ class TestSpilledBatches:
         unnumbered.lost(first, LOST, 0)
         assert unnumbered.ask(now=9) is first  # it stands before the spilled batches
         assert unnumbered.spilling
+
+    def test_after_a_spill_each_batch_that_stands_before_goes_alone(self) -> None:
+        """Also where no broker answers: if it is spilled in its turn, no later one may be in the log."""
+        partition = Partition(TP, rules(pipelined=True), None)
+        first, second, third = fill(partition, 1, 2, 3)
+        assert [partition.ask(), partition.ask()] == [first, second]
+        partition.given_up([third])
+        partition.spilled()
+        partition.lost(first, LOST, 0)
+        partition.lost(second, LOST, 0)
+        assert partition.ask_all(now=9) == [first]
+        assert partition.ready_at() is None
+        partition.written(first)
+        assert partition.ask_all(now=9) == [second]
 
 
 class TestWithoutNumbers:
@@ -727,6 +770,16 @@ class TestTopics:
         partition.refreshed()
         assert partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 62)
 
+    def test_metadata_do_not_count_while_the_batch_that_its_leader_denied_is_sent_again(
+        self, partition: Partition
+    ) -> None:
+        first, _ = fill(partition, 1, 2)
+        partition.ask()
+        partition.answer(first, E.UNKNOWN_TOPIC_OR_PARTITION, now=0)
+        assert partition.ask(now=9) is first
+        partition.refreshed()
+        assert partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 31)
+
     def test_metadata_that_know_it_count_also_while_it_has_no_leader(self, partition: Partition) -> None:
         fill(partition, 1)
         partition.denied(E.UNKNOWN_TOPIC_OR_PARTITION, 0)
@@ -779,6 +832,26 @@ class TestSplits:
         half = batch(1)
         partition.take_over(large, [half])
         assert half.sending.indefinite
+
+
+class TestRules:
+    @pytest.mark.parametrize(
+        ("settings", "sets_apart", "pipelined"),
+        [
+            ({}, False, False),
+            ({"over_limit": "skip"}, True, False),
+            ({"over_limit": "dead_letter", "dead_letter_topic": "d"}, True, False),
+            ({"acks": 1, "enable_idempotence": False}, False, False),
+            ({"acks": 0, "enable_idempotence": False}, False, True),
+        ],
+    )
+    def test_what_the_configuration_sets(
+        self, settings: dict[str, Any], sets_apart: bool, pipelined: bool
+    ) -> None:
+        client = ClientConfig(bootstrap_servers=("b:1",), retry_backoff_ms=200, retry_backoff_max_ms=200)
+        found = SendingRules.of(ProducerConfig(retries=3, **settings), client)
+        assert (found.sets_apart, found.pipelined, found.retries) == (sets_apart, pipelined, 3)
+        assert 0.1 < found.delay_s(0) < 0.3
 
 
 class TestTransitions:

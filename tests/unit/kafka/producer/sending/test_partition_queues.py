@@ -26,9 +26,11 @@ def test_the_queues_say_which_are_due_and_when_the_next_is() -> None:
     queues = PartitionQueues(RULES, None)
     waiting = queues.add(batch_of(0))
     backing_off = queues.add(batch_of(1))
-    again_at = backing_off.without_leader(10.0)
+    longer = queues.add(batch_of(2))
+    again_at, later_at = backing_off.without_leader(10.0), longer.without_leader(11.0)
     assert queues.due(10.0) == ([waiting], again_at)
-    assert queues.due(again_at) == ([waiting, backing_off], math.inf)
+    assert queues.due(again_at) == ([waiting, backing_off], later_at)
+    assert queues.due(later_at) == ([waiting, backing_off, longer], math.inf)
 
 
 def test_in_a_transaction_only_its_partitions_are_due_and_the_others_are_noted() -> None:
