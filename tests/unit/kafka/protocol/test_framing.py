@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import struct
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -165,6 +166,14 @@ class TestApiVersions:
         assert received == response
         assert isinstance(received, ApiVersionsResponse)
         assert lower_api_versions(received, tried=4) == 2
+
+    def test_no_other_response_that_begins_with_these_bytes_is_one_of_version_0(self) -> None:
+        """The first field of most is the time of a quota."""
+        session = Framing("me")
+        session.send(METADATA, 12)
+        response = replace(metadata_response(), throttle_time_ms=int(UNSUPPORTED) << 16)
+
+        assert session.receive(frame(0, response, 12, b"\0")) == (0, response)
 
     @pytest.mark.parametrize(
         ("api_keys", "tried", "next_"),

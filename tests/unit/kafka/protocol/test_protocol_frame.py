@@ -42,6 +42,13 @@ def test_a_tls_alert_is_one_under_any_limit() -> None:
         read_frame_length(b"\x15\x03\x03\x00", 1 << 30)
 
 
+@pytest.mark.parametrize("length", [0x15000000, 0x16020300, 0x15030500, 0x17030300])
+def test_a_length_is_no_tls_record_for_its_first_byte_alone(length: int) -> None:
+    assert read_frame_length(struct.pack(">i", length), 1 << 30) == length
+    with pytest.raises(ProtocolError, match="over the limit"):
+        read_frame_length(struct.pack(">i", length))
+
+
 def test_the_limit_is_the_callers() -> None:
     assert read_frame_length(b"\0\0\1\0", 256) == 256
     with pytest.raises(ProtocolError, match="a frame of 256 bytes is over the limit of 255"):

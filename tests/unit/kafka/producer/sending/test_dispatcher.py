@@ -325,6 +325,9 @@ def test_batches_of_which_nothing_was_written_keep_their_places_and_their_broker
     waiting = [batch(1), batch(2)]
     for each in waiting:
         queue = half.queues.add(each)
+    other = batch(1)
+    other.topic_partition = TopicPartition("t", 1)
+    queue_of_other = half.queues.add(other)
     error = NetworkError("the connection is closed")
 
     def refuse(*_request):
@@ -336,7 +339,10 @@ def test_batches_of_which_nothing_was_written_keep_their_places_and_their_broker
     assert dispatcher.send(0.0) == []
     assert failed == [(one.broker, error)]
     assert (list(queue.waiting), list(queue.in_flight)) == (waiting, [])
-    assert [(each.sending.attempts, each.sending.indefinite) for each in waiting] == [(0, False)] * 2
+    assert (list(queue_of_other.waiting), list(queue_of_other.in_flight)) == ([other], [])
+    assert [(each.sending.attempts, each.sending.indefinite) for each in (*waiting, other)] == [
+        (0, False)
+    ] * 3
     one.connections.post = one.post
     dispatcher.send(0.0)
-    assert one.requests == [waiting[:1]]
+    assert one.requests == [[waiting[0], other]]

@@ -19,6 +19,7 @@ from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.produce_requests import (
     LAST_VERSION_BY_NAME,
     LAST_VERSION_OF_TRANSACTIONS_1,
+    BrokerConnection,
     InFlightRequest,
     ProduceConnections,
     Unanswered,
@@ -99,6 +100,21 @@ def test_the_clock_of_a_request_starts_when_the_one_before_is_answered(
     assert due == [now if late else max(sent_at, answered_at) + 10]
 
 
+def test_the_clock_of_the_next_request_starts_with_an_answer():
+    """Not with its sending: a broker handles the requests of a connection one after the other."""
+    due = []
+    connections = connections_to(1, by=due.append)
+    broker, connection = connections.of(1, 0), NeverAnswering()
+    broker.connection = connection
+    for pending in (Lost(), SimpleNamespace(done=False)):
+        broker.in_flight.append(SimpleNamespace(pending=pending, sent_at=0.0, batches=[]))
+    for now in (9.0, 18.9):
+        assert list(connections.read(now)) == []
+    assert (connection.given_up, due) == ([], [19.0, 19.0])
+    list(connections.read(19.0))
+    assert len(connection.given_up) == 1
+
+
 @pytest.mark.parametrize("late", [21.5, 40.0])
 def test_a_client_that_was_held_up_before_all_was_written_waits_once_more(late):
     """Its process was stopped: the batch was cut as soon as its rest was sent, and written twice."""
@@ -161,6 +177,24 @@ def test_a_partition_keeps_its_connection_when_brokers_join_or_leave():
     for brokers in ({1: 0}, {1: 0, 2: 0, 3: 0, 4: 0, 5: 0}):
         router.snapshot = SimpleNamespace(brokers=brokers)
         assert all(connections.of(1, partition) is one for partition, one in enumerate(before))
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "connection", "expected"),
+    [
+        (0, NeverAnswering(), True),
+        (1, NeverAnswering(), True),
+        (2, NeverAnswering(), False),
+        (0, NeverAnswering(has_unwritten=True), False),
+        (1, NeverAnswering(has_unwritten=True), False),
+        (0, None, False),
+    ],
+)
+def test_one_request_at_most_is_kept_for_a_broker_that_does_not_read(in_flight, connection, expected):
+    broker = BrokerConnection(1)
+    broker.connection = connection
+    broker.in_flight.extend([None] * in_flight)
+    assert broker.has_room(2) is expected
 
 
 class Lost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionStateError
+from spark_kafka_native.kafka.producer.sending import transaction as transactions
 from spark_kafka_native.kafka.producer.sending.transaction import (
     Meaning,
     State,
@@ -210,6 +212,57 @@ def test_the_first_failure_counts_and_uncertainty_stays_until_the_next() -> None
     transaction.move(TransactionEvent.ABORTED)
     transaction.begin(2)
     assert (transaction.failure, transaction.uncertain) == (None, False)
+
+
+def test_the_first_fatal_error_counts() -> None:
+    """It may say that the transaction is committed, possibly."""
+    transaction = in_state("OPEN")
+    transaction.fatal(KafkaError("first"))
+    transaction.fatal(KafkaError("second"))
+    transaction.failed(KafkaError("third"))
+    assert (transaction.state, str(transaction.failure)) == (State.FATAL, "first")
+
+
+@pytest.mark.parametrize(
+    ("handled", "expected"),
+    [
+        ([TransactionEvent.COMMIT], State.FLUSHING),
+        ([TransactionEvent.ABORT], None),
+        ([TransactionEvent.ABORT, TransactionEvent.ABORTED], None),
+        ([TransactionEvent.FATAL], None),
+    ],
+)
+def test_a_signal_handler_that_moves_it_between_any_two_steps_comes_first(
+    monkeypatch: pytest.MonkeyPatch, handled: list[TransactionEvent], expected: State | None
+) -> None:
+    """Else a transaction that the handler has aborted would be committed: empty, and without an error."""
+    transaction = in_state("OPEN")
+
+    class Interrupted(dict[tuple[State, TransactionEvent], State]):
+        def get(self, key: tuple[State, TransactionEvent], default: Any = None) -> Any:
+            monkeypatch.undo()
+            for event in handled:
+                transaction.move(event)
+            return super().get(key, default)
+
+    monkeypatch.setattr(transactions, "TRANSITIONS", Interrupted(transactions.TRANSITIONS))
+    if expected is not None:
+        assert transaction.move(TransactionEvent.COMMIT) is expected
+        return
+    with pytest.raises(TransactionStateError, match="can't commit"):
+        transaction.move(TransactionEvent.COMMIT)
+    assert transaction.state not in (State.OPEN, State.FLUSHING)
+
+
+def test_the_coordinator_has_to_end_no_transaction_because_of_the_one_before() -> None:
+    """There is nothing to commit in one without records: the answer to EndTxn would end its producer."""
+    transaction = in_state("READY")
+    transaction.begin(2)
+    transaction.touched = transaction.commit_asked = True
+    for event in (TransactionEvent.COMMIT, TransactionEvent.FLUSHED, TransactionEvent.COMMITTED):
+        transaction.move(event)
+    transaction.begin(2)
+    assert (transaction.touched, transaction.commit_asked) == (False, False)
 
 
 def test_a_transaction_that_has_written_to_a_topic_does_not_go_on_in_another_of_its_name() -> None:
