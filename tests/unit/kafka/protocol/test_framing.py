@@ -69,6 +69,13 @@ class TestSend:
 
         assert b"".join(buffers)[4:] == b"\0\x03\0\x0c\0\0\0\0" + b"\0\x02me" + b"\0" + b"\0" + b"\x01\0\0"
 
+    @pytest.mark.parametrize(("version", "size"), [(8, 16), (9, 17)])
+    def test_header_v2_begins_with_the_first_flexible_version(self, version: int, size: int) -> None:
+        _, buffers = Framing("me").send(METADATA, version)
+
+        body = b"".join(codec(MetadataRequest, version).write(METADATA))
+        assert len(b"".join(buffers)) == size + len(body)
+
     def test_no_client_id(self) -> None:
         _, buffers = Framing(None).send(METADATA, 4)
 

@@ -75,6 +75,13 @@ class PerhapsMany(Struct):
     many: list[Inner] | None
 
 
+class PerhapsNamed(Struct):
+    name: String | None = field(nullable=0)
+    blob: Bytes | None = field(nullable=0)
+    numbers: list[Int32] | None = field(nullable=0)
+    many: list[Inner] | None = field(nullable=0)
+
+
 class Numbers(Struct):
     many: list[Int32]
 
@@ -378,6 +385,24 @@ class TestBadBytes:
         for flexible, null in ((True, b"\1\0"), (False, b"\0\0\xff\xff\xff\xff")):
             with pytest.raises(ProtocolError, match=r"type bytes before byte . is null but must not be"):
                 read(Named, null + bytes(9), flexible=flexible)
+
+    @pytest.mark.parametrize(
+        ("data", "words"),
+        [
+            (b"\xff\xfe", "a string before byte 2 has the negative length -2"),
+            (b"\xff\xff" + b"\xff\xff\xff\xfe", "type bytes before byte 6 has the negative length -2"),
+            (b"\xff\xff" + b"\xff" * 4 + b"\x80\0\0\0", "an array before byte 10 has the negative length"),
+            (b"\xff\xff" + b"\xff" * 8 + b"\xff\xff\xff\xfe", "an array before byte 14 has the negative"),
+        ],
+    )
+    def test_where_null_is_allowed_no_other_negative_length_stands_for_it(
+        self, data: bytes, words: str
+    ) -> None:
+        """Else a broken record set would be one without records."""
+        nothing = PerhapsNamed(name=None, blob=None, numbers=None, many=None)
+        assert read(PerhapsNamed, b"\xff" * 14, flexible=False) == nothing
+        with pytest.raises(ProtocolError, match=words):
+            read(PerhapsNamed, data + bytes(14 - len(data)), flexible=False)
 
     @pytest.mark.parametrize("flexible", [False, True])
     def test_an_array_of_the_smallest_elements_is_no_array_that_is_too_long(self, flexible: bool) -> None:

@@ -1,15 +1,23 @@
 """Records over a limit at the edges: as the producer ends, where memory ends, and without numbers."""
 
 import random
+from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.brokers.produce_cluster import LOST_ANSWER, refused
 from support.producer.producing import TP, producing, wait_until
+from support.producer.sending_batches import batch
 
+from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.model import NO_TIMESTAMP_MS, Record, TimestampType, TopicPartition
+from spark_kafka_native.kafka.producer.accumulating.batch import BatchEncoder
+from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory
+from spark_kafka_native.kafka.producer.delivery import Outcome, Waiters
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus, ProducerClosedError, RecordTooLargeError
+from spark_kafka_native.kafka.producer.oversized import DeadLetterWriter, OverLimit, partitions_of
 from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 pytestmark = pytest.mark.timed(0.1)
@@ -132,3 +140,65 @@ def test_a_record_that_may_be_in_the_log_is_said_to_be(cluster, settings):
         error = producer.send("t", value=b"x", partition=0).exception(60)
     assert (error.by_choice, error.status) == (True, DeliveryStatus.POSSIBLY_PERSISTED)
     assert "1 record possibly written" in str(error)
+
+
+def letter_writer(max_bytes, **config):
+    config = ProducerConfig(**config)
+    buffers = {"dead": SimpleNamespace(limits=SimpleNamespace(max_bytes=max_bytes))}
+    return DeadLetterWriter("dead", config, BatchEncoder(config, lambda: 1_234), buffers)
+
+
+def large_record(timestamp_ms=NO_TIMESTAMP_MS):
+    return Record("t", 0, -1, None, LARGE, (), timestamp_ms, TimestampType.CREATE_TIME)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(NO_TIMESTAMP_MS, 1_234), (0, 0), (5, 5)])
+def test_a_dead_letter_has_the_time_of_its_record_or_that_of_now(given, expected):
+    letter = letter_writer(1_000_000).write(large_record(given), ValueError("why"))
+    assert letter.timestamp_ms.tolist() == [expected]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+@pytest.mark.parametrize(
+    ("max_bytes", "settings", "limit"),
+    [
+        (2_000, {}, 2_000),
+        (1_000_000, {"max_request_size": 2_000}, 2_000),
+        (1_000_000, {"buffer_memory": 2_000}, 2_000),
+        (1_000_000, {"buffer_memory": 2_000, "max_request_size": 3_000}, 2_000),
+        (1_000_000, {"buffer_memory": 3_000, "max_request_size": 2_000}, 2_000),
+        (1_500, {"buffer_memory": 3_000, "max_request_size": 2_000}, 1_500),
+    ],
+)
+def test_the_smallest_of_all_limits_counts_for_a_dead_letter(max_bytes, settings, limit, compression):
+    """One that is larger than the buffer memory would wait for room for ever."""
+    writer = letter_writer(max_bytes, compression_type=compression, **settings)
+    (written,) = writer.write(large_record(), ValueError("why")).records()
+    assert limit // 2 < len(written.value) < limit
+    assert LARGE.startswith(written.value)
+
+
+def test_a_record_without_a_partition_leaves_a_dead_letter_without_one():
+    assert partitions_of(np.array([-1, 0, 2, 3, 7], np.int32), 3).tolist() == [-1, 0, 2, 0, 1]
+
+
+def test_a_record_that_has_ended_does_not_end_again_with_its_dead_letter():
+    """Its memory would be given back twice, and a caller that waits for its batch would wait for ever."""
+    blocks, ends, memory = [], [], BufferMemory(10_000_000, 10)
+    buffer = SimpleNamespace(
+        targets=SimpleNamespace(count=1),
+        limits=SimpleNamespace(max_bytes=1_000_000),
+        append_columns=lambda *given, **_how: blocks.append(given[3].block),
+    )
+    completion = SimpleNamespace(waiters=Waiters(), ended_by_choice=lambda one, _error: ends.append(one))
+    config = ProducerConfig(**LETTERS)
+    stats = SimpleNamespace(metrics=SimpleNamespace(count=lambda _metric: None))
+    over = OverLimit(config, {"dead": buffer}, BatchEncoder(config), memory, completion, stats)
+    ended, waiting = batch(1), batch(2)
+    for one in (ended, waiting):
+        over.write_letter_of(one, ValueError("too large"))
+    ended.ended = True
+    for block in blocks:
+        block.report(np.zeros(1, np.int64), 0, Outcome(topic_partition=DEAD, status=DeliveryStatus.PERSISTED))
+    assert ends == [waiting]
+    assert memory.used == (0, 0)

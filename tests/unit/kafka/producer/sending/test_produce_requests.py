@@ -27,6 +27,7 @@ from spark_kafka_native.kafka.producer.sending.produce_requests import (
     error_of,
     error_words,
 )
+from spark_kafka_native.kafka.producer.sending.transaction import State, Transaction, TransactionEvent
 from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import (
@@ -155,6 +156,41 @@ def test_the_clock_of_a_request_starts_when_it_is_posted():
     connections.post(broker, [batch(1)], {}, 1.0)
     (request,) = broker.in_flight
     assert (request.pending, request.sent_at) == (posted, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("last_version", "transaction_version", "answer", "counts"),
+    [
+        (13, 2, None, False),
+        (13, 2, ErrorCode.UNKNOWN_TOPIC_ID, False),
+        (13, 2, ErrorCode.NONE, True),
+        (13, 2, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, True),
+        (LAST_VERSION_BY_NAME, 2, None, True),
+        (13, 1, None, True),
+    ],
+)
+def test_when_the_id_of_a_topic_counts_for_a_transaction(last_version, transaction_version, answer, counts):
+    """By id only a leader's word for it: the one that a broker gave while it lagged behind fails nothing."""
+    transaction = Transaction("id")
+    transaction.move(TransactionEvent.INITIALIZED)
+    transaction.begin(transaction_version)
+    connections = connections_to(1)
+    connections._transaction, connections._timer.clock = transaction, lambda: 0.0
+    broker = connections.of(1, 0)
+    pending = SimpleNamespace(done=False, what="Produce", release=lambda: None)
+    broker.connection = SimpleNamespace(
+        **vars(speaking(last_version)), post=lambda *_request: pending, poll=lambda: None, has_unwritten=False
+    )
+    connections.post(broker, [batch(1)], {"t": T_ID}, 0.0)
+    assert transaction.touched
+    if answer is not None:
+        told = PartitionProduceResponse(index=0, error_code=answer, base_offset=-1)
+        topic = TopicProduceResponse(topic_id=T_ID, partition_responses=[told])
+        pending.done, pending.result = True, lambda _timeout_ms: ProduceResponse(responses=[topic])
+        (answered,) = connections.read(1.0)
+        assert answered.response is told
+    transaction.check_topics(lambda _topic: UUID(int=6))
+    assert transaction.state is (State.ABORTABLE if counts else State.OPEN)
 
 
 @pytest.mark.parametrize("brokers", [1, 2, 3])
