@@ -58,6 +58,20 @@ def test_each_row_is_found_in_its_batch():
     assert [Delivery(own, row).result(0).offset for row in range(5)] == told.offset.tolist()
 
 
+def test_a_callback_is_called_once_also_where_the_record_ends_while_it_is_added():
+    """In a signal's handler, which waits for the sender and has the lock of the thread that it interrupts."""
+
+    class Interrupted(DeliveryBlock):
+        def find(self, row):
+            if not self.done:
+                self.report(rows(row), 0, written(A, 0))
+            return super().find(row)
+
+    own, called = Interrupted(1, Waiters(), lambda: None), []
+    own.call_back(0, called.append)
+    assert len(called) == 1
+
+
 def test_metadata_have_topic_and_partition():
     own = block(1)
     own.report(rows(0), 0, written(B, 7))
@@ -65,6 +79,35 @@ def test_metadata_have_topic_and_partition():
     assert (
         (found.topic, found.partition) == (found.topic_partition.topic, found.topic_partition.partition) == B
     )
+
+
+def test_the_rows_of_one_refused_batch_are_not_named_for_another():
+    own, outcomes = block(6), []
+    for first_row, place in ((0, 1), (2, 0), (4, 9)):
+        outcome = refused(A, 2, "refused")
+        cause = RecordsRefusedError(ErrorCode.INVALID_RECORD, "Produce to a-0")
+        cause.places = (place,)
+        outcome.error.__cause__ = cause
+        own.report(rows(first_row, first_row + 1), 0, outcome)
+        outcomes.append(outcome)
+    delivery = ColumnsDelivery(own)
+    assert [delivery.refused_row(outcome.error) for outcome in outcomes] == [1, 2, None]
+
+
+@pytest.mark.parametrize("ask", [lambda own: Delivery(own, 0), ColumnsDelivery], ids=["one", "columns"])
+def test_each_caller_gets_an_error_of_its_own(ask):
+    """Threads that raise one and the same add to its traceback, which keeps their frames alive."""
+    own, outcome = block(2), refused(A, 2, "refused")
+    outcome.error.__cause__ = cause = ValueError("why")
+    own.report(rows(0, 1), 0, outcome)
+    raised = []
+    for _ in range(2):
+        with pytest.raises(DeliveryError, match="refused") as told:
+            ask(own).result(0)
+        raised.append(told.value)
+    assert len({id(error) for error in (*raised, outcome.error)}) == 3
+    assert outcome.error.__traceback__ is None
+    assert [error.__cause__ for error in raised] == [cause, cause]
 
 
 def test_an_offset_that_nobody_told_is_none():

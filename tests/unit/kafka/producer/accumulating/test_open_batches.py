@@ -26,6 +26,7 @@ from spark_kafka_native.kafka.producer.accumulating.open_batches import (
 )
 from spark_kafka_native.kafka.producer.accumulating.partitioner import Targets, build_partitioner
 from spark_kafka_native.kafka.producer.delivery import DeliveryBlock, Waiters
+from spark_kafka_native.kafka.producer.errors import RecordError
 from spark_kafka_native.kafka.records.columns import (
     HEADERS_TYPE,
     RecordColumns,
@@ -175,6 +176,22 @@ def test_rows_that_wait_count_for_the_limits_of_their_batch(limits, made):
     assert sum(batch.reserved for batch in batches) == 60 + 80 * taken
 
 
+@pytest.mark.parametrize(
+    ("limits", "taken"),
+    [
+        (BatchLimits(size=1_000, records=3, direct=1_000), 1),
+        (BatchLimits(size=1_000, records=4, direct=1_000), 0),
+        (BatchLimits(size=1_000, records=1_000, direct=100), 1),
+        (BatchLimits(size=1_000, records=1_000, direct=101), 0),
+    ],
+    ids=["full by number", "one less", "direct", "a byte less"],
+)
+def test_a_batch_that_is_full_with_the_rows_that_waited_does_not_linger(limits, taken):
+    rows = waiting_rows(2, 60)
+    batches, found = rows.cut(values_of(1), np.arange(1), np.full(1, 40), ORIGIN, limits, 1.0)
+    assert (found, [batch.records for batch in batches]) == (taken, [3] * taken)
+
+
 def test_a_batch_is_within_the_limit_of_the_topic():
     """Where it is lower than the configured size of a batch."""
     rows, columns = WaitingRows(TopicPartition("t", 0), BatchEncoder(ProducerConfig())), values_of(100)
@@ -214,6 +231,31 @@ def append(batches, columns, partition, since=0.0, limits=WIDE):
     move = Move()
     batches.append(move, rows, Targets.all("t", len(batches.partitions)), limits, since)
     return move.closed
+
+
+def test_the_row_for_which_a_function_finds_no_partition_is_one_of_all_records():
+    """Although it is asked about those that name none."""
+    columns = values_of(5)
+    choose = build_partitioner(lambda _topic, keys, count: np.array([0, count, 0][: len(keys)]), 1_000)
+    batches = OpenBatches("t", BatchEncoder(ProducerConfig()), choose)
+    batches.grow(2)
+    with pytest.raises(RecordError, match="chose partition 2 of 2") as error:
+        append(batches, columns, [1, -1, 0, -1, -1])
+    assert error.value.row == 3
+    assert batches.oldest is None
+
+
+@pytest.mark.parametrize("times", [[5.0, 3.0, 4.0], [3.0, 4.0, 5.0], [5.0, 4.0, 3.0]])
+def test_the_oldest_open_batch_of_any_partition_counts(times):
+    """A flush waits while one is open that was begun before it."""
+    batches = open_batches(3)
+    assert batches.oldest is None
+    for partition, since in enumerate(times):
+        append(batches, values_of(1), [partition], since=since)
+    for oldest in (3.0, 4.0, 5.0):
+        assert batches.oldest == oldest
+        batches.close(Move(), lambda rows, oldest=oldest: rows.opened_at == oldest, 9.0)
+    assert batches.oldest is None
 
 
 def test_records_that_waited_in_many_chunks_are_whole_in_one_batch():

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 from support.producer.sending_batches import TP, SendingHalf, batch, numbers
 
-from spark_kafka_native.kafka.errors import NetworkError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.completion import OVERTAKING
-from spark_kafka_native.kafka.producer.errors import DeliveryStatus
+from spark_kafka_native.kafka.producer.errors import DeliveryStatus, RecordError
 from spark_kafka_native.kafka.producer.spill_folder import SpillError, SpillFolder
 from spark_kafka_native.kafka.producer.spilling import Healing
 
@@ -72,6 +73,27 @@ def test_the_first_is_tried_and_then_all_others_follow_in_order(world):
     assert [one.sending.since for one in world.partition.waiting] == [3, 3, 3]
 
 
+@pytest.mark.parametrize(
+    ("cause", "kept", "stays"),
+    [
+        (None, True, True),
+        (LOST, True, True),
+        (BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, "t-0"), True, True),
+        (BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-0"), True, True),
+        (BrokerError(ErrorCode.CORRUPT_MESSAGE, "t-0"), True, False),
+        (BrokerError(ErrorCode.MESSAGE_TOO_LARGE, "t-0"), False, False),
+        (BrokerError(ErrorCode.INVALID_TIMESTAMP, "t-0"), False, False),
+        (RecordError("it can't be encoded"), False, False),
+    ],
+)
+def test_for_which_causes_a_batch_is_kept_and_stays_to_be_tried_again(world, cause, kept, stays):
+    keeps = world.half.spilling.keeps
+    assert (keeps(cause), keeps(cause, once_more=True)) == (kept, stays)
+    (one,) = world.add(1)
+    world.half.failures.fail([one], "why", cause)
+    assert (len(world.left), world.ends[0][1].error.spilled) == (int(kept), kept)
+
+
 def test_a_try_keeps_the_numbers_and_has_all_attempts_before_it(world):
     (one,) = world.add(1)
     sending = one.sending
@@ -125,6 +147,41 @@ def test_what_is_refused_again_is_tried_at_growing_intervals(world):
         assert world.left == [(1,), (2,)]
         now += interval * 1.21
     assert len(world.ends) == 2  # each was reported once
+
+
+def test_all_others_follow_also_after_a_try_that_was_refused(world):
+    world.fail(*world.add(1, 2, 3))
+    world.turn(0)
+    assert world.turn(1.3) == [(1,)]
+    world.fail(world.partition.waiting[0])
+    for now in (1.3, 1.3):
+        world.turn(now)
+    assert world.turn(4) == [(1,)]
+    world.deliver(world.partition.waiting[0])
+    assert world.turn(5) == [(2,), (3,)]
+    assert not world.partition.spilling
+
+
+def test_a_batch_from_the_folder_gives_no_room_back(world):
+    """It took none: else the buffer would hold more and more records than it may."""
+    world.fail(*world.add(1))
+    before = world.half.completion._memory.used
+    world.turn(0)
+    world.turn(1.3)
+    world.deliver(world.partition.waiting[0])
+    assert world.half.completion._memory.used == before
+
+
+def test_the_first_interval_may_be_longer_than_the_longest_usual_one(world):
+    half = world.half
+    nothing_left = SimpleNamespace(retry=lambda: False)
+    world.healing = Healing(
+        half.queues, half.completion.expect, half.spilling, half.timer, nothing_left, first_ms=100_000
+    )
+    world.fail(*world.add(1))
+    for now in (0, 79):
+        assert world.turn(now) == []
+    assert world.turn(121) == [(1,)]
 
 
 def test_a_try_has_failed_though_new_records_are_given_up_behind_it_before_that_is_seen(world):
