@@ -7,7 +7,7 @@ import struct
 import pytest
 from support.record_batches import batch, record
 
-from spark_kafka_native.kafka.records.batch import HEADER_BYTES, end_of_batches, place_of
+from spark_kafka_native.kafka.records.batch import HEADER_BYTES, end_of_batches, epoch_before, place_of
 
 FIRST = batch([record(0), record(1)], base_offset=5)
 SECOND = batch([record(0)], base_offset=9, last_offset_delta=2**31 - 1)
@@ -62,3 +62,9 @@ def test_places_in_the_header_are_those_of_the_format() -> None:
     places = {"crc": 17, "attributes": 21, "last_offset_delta": 23, "producer_id": 43, "records_count": 57}
     assert {name: place_of(name) for name in places} == places
     assert HEADER_BYTES == 61
+
+
+def test_the_epoch_before_an_offset_is_known_up_to_the_end_of_its_range() -> None:
+    ranges = ((0, 5, 1), (7, 9, 2))
+    known = {offset: epoch_before(offset, ranges) for offset in range(11)}
+    assert known == {0: -1, **dict.fromkeys(range(1, 6), 1), 6: -1, 7: -1, 8: 2, 9: 2, 10: -1}

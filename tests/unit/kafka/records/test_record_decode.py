@@ -10,9 +10,16 @@ from support.record_batches import EACH_KERNEL, batch, control, record, span, us
 
 from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.model import AbortedTransaction, HeaderKeys, TopicPartition
+from spark_kafka_native.kafka.records import scan
 from spark_kafka_native.kafka.records.columns import HEADERS_AS_BYTES_TYPE
 from spark_kafka_native.kafka.records.compression import Codec, compress
-from spark_kafka_native.kafka.records.decode import ALL_COLUMNS, DecodedRecordSet, decode_record_set
+from spark_kafka_native.kafka.records.decode import (
+    ALL_COLUMNS,
+    DecodedRecordSet,
+    RecordSetSlice,
+    decode_record_set,
+    decode_record_sets,
+)
 
 pytestmark = EACH_KERNEL
 
@@ -710,3 +717,43 @@ def test_misuse():
         decode_record_set(b"", fetch_offset=-1)
     with pytest.raises(ValueError, match="max_records"):
         decode_record_set(b"", fetch_offset=0, max_records=0)
+
+
+def of_one_record(base_offset: int, size: int, codec: Codec) -> bytes:
+    body = compress(codec, record(0, bytes(size)))
+    return batch(base_offset=base_offset, body=bytes(body), count=1, attributes=codec)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_no_column_is_larger_than_its_offsets_reach(monkeypatch: pytest.MonkeyPatch, codec: Codec) -> None:
+    """For any limit of the caller: offsets that wrap around would show other bytes."""
+    monkeypatch.setattr(scan, "MAX_COLUMN_BYTES", 1_500)
+    data = b"".join(of_one_record(offset, 1_000, codec) for offset in range(3))
+    for offset in range(3):
+        found = decode_record_set(data, fetch_offset=offset, max_batch_bytes=10_000)
+        assert (offsets(found), found.next_offset) == ([offset], offset + 1)
+        data = data[found.consumed_bytes :]
+    assert not data
+
+
+def test_no_batch_decompresses_to_more_than_a_column_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "MAX_COLUMN_BYTES", 1_500)
+    with pytest.raises(CorruptRecordError, match="more than the 1500 bytes allowed"):
+        decode_record_set(of_one_record(0, 2_000, Codec.ZSTD), fetch_offset=0, max_batch_bytes=10_000)
+
+
+@pytest.mark.parametrize("spoilt", [None, 0, 1])
+@pytest.mark.parametrize("check_crcs", [True, False])
+def test_the_checksums_of_many_sets_are_checked_unless_that_is_turned_off(
+    check_crcs: bool, spoilt: int | None
+) -> None:
+    sets = []
+    for number in range(2):
+        data = bytearray(batch([record(0, b"value")]))
+        if number == spoilt:
+            data[data.index(b"value")] ^= 1
+        sets.append(RecordSetSlice(memoryview(data), 0, 1))
+    found = decode_record_sets(
+        sets, columns=None, header_keys=HeaderKeys.STRICT, check_crcs=check_crcs, max_bytes=10_000
+    )
+    assert (found is None) is (check_crcs and spoilt is not None)

@@ -1,11 +1,15 @@
 """Slices of a call: all rows in order, each slice small enough that several fit into the buffer."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
+from spark_kafka_native.kafka.producer.accumulating.batch import BatchEncoder, max_record_sizes
 from spark_kafka_native.kafka.producer.accumulating.records_in import TopicColumns
+from spark_kafka_native.kafka.producer.accumulating.topic_buffer import TopicLimits
 from spark_kafka_native.kafka.producer.accumulating.topics import slice_rows
 from spark_kafka_native.kafka.producer.errors import RecordError
 from spark_kafka_native.kafka.records.columns import RecordColumns
@@ -53,3 +57,25 @@ def test_rows_are_those_of_what_was_handed_over():
     assert second.located(RecordError("why", "t", 1)).row == 3
     part = second.origin.part(np.array([0, 1]))
     assert (part.rows + part.first_row).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("compression", "own", "limit", "name"),
+    [
+        ("none", None, 1_000, "the topic's max.message.bytes"),
+        ("none", 5_000, 1_000, "the topic's max.message.bytes"),
+        ("none", 500, 500, "max.request.size"),
+        ("gzip", 500, 500, "max.request.size"),
+        ("gzip", 5_000, 5_000, "max.request.size"),
+        ("gzip", None, None, None),
+    ],
+)
+def test_which_limit_a_record_is_over(compression, own, limit, name):
+    """Only uncompressed ones are certain not to fit their topic."""
+    config = ProducerConfig(compression_type=compression, max_request_size=own)
+    parts = SimpleNamespace(config=config, encoder=BatchEncoder(config), clock=lambda: 0.0)
+    columns = RecordColumns(length=2, value=pa.array([b"x", bytes(6_000)], pa.binary()))
+    found = list(TopicLimits.of("t", 1_000, parts).too_large(columns, max_record_sizes(columns)))
+    assert [(one.row, one.limit, one.limit_name) for one in found] == (
+        [] if limit is None else [(1, limit, name)]
+    )

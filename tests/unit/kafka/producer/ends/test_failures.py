@@ -268,3 +268,13 @@ def test_what_is_not_delivered_in_time_says_what_failed_last():
     ((_, outcome),) = ends
     assert outcome.error.__cause__ is LOST
     assert "the last failure: the connection was lost" in str(outcome.error)
+
+
+def test_the_first_reason_for_which_no_records_are_taken_counts():
+    """A producer that has failed is closed later: its callers have to hear of the failure."""
+    topics = SendingHalf().topics
+    for cause in (LOST, ProducerClosedError("close() was called")):
+        topics.close(cause)
+        with pytest.raises(ProducerClosedError, match="the connection was lost") as refused:
+            topics.raise_if_closed()
+        assert refused.value.__cause__ is LOST
