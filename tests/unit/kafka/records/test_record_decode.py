@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from support.record_batches import EACH_KERNEL, batch, control, record, span, us
 from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.model import AbortedTransaction, HeaderKeys, TopicPartition
 from spark_kafka_native.kafka.records import scan
+from spark_kafka_native.kafka.records.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from spark_kafka_native.kafka.records.columns import HEADERS_AS_BYTES_TYPE
 from spark_kafka_native.kafka.records.compression import Codec, compress
 from spark_kafka_native.kafka.records.decode import (
@@ -757,3 +759,57 @@ def test_the_checksums_of_many_sets_are_checked_unless_that_is_turned_off(
         sets, columns=None, header_keys=HeaderKeys.STRICT, check_crcs=check_crcs, max_bytes=10_000
     )
     assert (found is None) is (check_crcs and spoilt is not None)
+
+
+def test_a_marker_that_was_compacted_away_ends_no_transaction_and_is_no_damage() -> None:
+    """The broker keeps its batch, without a record, for the producer's numbers."""
+    mine = {"producer_id": 1, "attributes": TRANSACTIONAL}
+    data = batch([record(0, b"a")], **mine)
+    data += batch([], base_offset=1, producer_id=1, attributes=TRANSACTIONAL | CONTROL)
+    data += batch([record(0, b"b")], base_offset=2, **mine)
+    transactions = [AbortedTransaction(producer_id=1, first_offset=0)]
+    decoded = decode_record_set(data, fetch_offset=0, aborted_transactions=transactions)
+    assert (values(decoded), decoded.next_offset) == ([], 3)
+    assert decoded.aborted_transactions == tuple(transactions)
+
+
+@pytest.mark.parametrize(("fetch_offset", "until_offset"), [(2, 1), (3, 3), (4, 0)])
+def test_a_range_without_offsets_has_no_records(fetch_offset: int, until_offset: int) -> None:
+    data = batch([record(i, b"%d" % i) for i in range(5)])
+    decoded = decode_record_set(data, fetch_offset=fetch_offset, until_offset=until_offset)
+    assert (values(decoded), decoded.next_offset) == ([], fetch_offset)
+
+
+@pytest.mark.parametrize("bad", [(0, 0), (0, 1), (1, 0), (1, 1), (3, 0)])
+def test_a_header_key_that_is_not_utf_8_is_named_by_its_record(bad: tuple[int, int]) -> None:
+    records = []
+    for row in range(4):
+        keys = [b"\xff" if (row, place) == bad else b"k" for place in range(0 if row == 2 else 2)]
+        records.append(record(row, headers=[(key, b"v") for key in keys]))
+    with pytest.raises(CorruptRecordError, match="a header key of the record is not UTF-8") as error:
+        decode_record_set(batch(records, base_offset=10), fetch_offset=10)
+    assert error.value.offset == 10 + bad[0]
+
+
+def test_after_a_cut_an_aborted_transaction_hides_nothing_that_its_producer_committed_later() -> None:
+    mine = {"producer_id": 1, "attributes": TRANSACTIONAL}
+    parts = [batch([record(0, b"aborted")], **mine), control(1, 1, 0)]
+    parts += [batch([record(0, b"%d" % i)], base_offset=i, **mine) for i in range(2, 5)]
+    data, position, found = memoryview(b"".join([*parts, control(5, 1, 1)])), 0, []
+    left: Sequence[AbortedTransaction] | None = [AbortedTransaction(producer_id=1, first_offset=0)]
+    while position < 6:
+        decoded = decode_record_set(data, fetch_offset=position, max_records=1, aborted_transactions=left)
+        found += values(decoded)
+        data, left = data[decoded.consumed_bytes :], decoded.aborted_transactions
+        position = decoded.next_offset
+    assert (found, left) == ([b"2", b"3", b"4"], ())
+
+
+def test_timestamp_types_are_those_of_the_rows_that_are_read() -> None:
+    data = batch([record(0), record(1)]) + batch(
+        [record(0), record(1)], base_offset=2, attributes=LOG_APPEND_TIME
+    )
+    for fetch_offset in range(4):
+        types = decode_record_set(data, fetch_offset=fetch_offset).columns.timestamp_type
+        assert types is not None
+        assert types.tolist() == [0, 0, 1, 1][fetch_offset:]
