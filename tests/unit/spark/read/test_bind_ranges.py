@@ -62,6 +62,8 @@ def spans(binding):
         (planned(Inner(5), At(50)), now(60, 100), []),
         (planned(At(5), Latest(), floor=7, ceiling=9), now(), [(7, 9)]),
         (planned(At(5), Latest(), ceiling=200), now(), [(5, 100)]),
+        (planned(At(5), At(50), floor=3), now(), [(5, 50)]),  # a filter never goes before the start
+        (planned(Earliest(), Latest(), floor=7), now(20, 100), [(20, 100)]),
         (planned(At(5), At(50), floor=50), now(), []),
         (planned(At(5), At(50), floor=70), now(), []),
         (planned(At(5), At(50), ceiling=5), now(), []),
@@ -129,6 +131,10 @@ def test_the_end_of_a_time_is_its_first_record_or_the_end_of_the_log(cluster, ro
     assert spans(bind_ranges(router, [until], UNCOMMITTED)) == [(20, 50)]
     cluster.times = {TP: [(699, 30), (700, 31), (900, 40)]}
     assert spans(bind_ranges(router, [until], UNCOMMITTED)) == [(20, 31)]
+    # Offset 0 is an end like any other: of a log that begins after that time nothing is read.
+    cluster.logs[TP].log_start_offset = 0
+    cluster.times = {TP: [(700, 0), (900, 40)]}
+    assert spans(bind_ranges(router, [until], UNCOMMITTED)) == []
 
 
 def test_a_record_that_is_too_late_for_the_end_is_not_read_although_it_comes_while_the_end_is_looked_up(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionAbortableError, TransactionFatalError
 from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
@@ -26,7 +27,7 @@ from spark_kafka_native.spark.write.driver.stream_commit import (
     check_uncommitted,
     find_unsettled,
 )
-from spark_kafka_native.spark.write.marker_store import check_cleanup_policy
+from spark_kafka_native.spark.write.marker_store import check_cleanup_policy, is_by_another, replaced
 from spark_kafka_native.spark.write.worker import transactional_task
 from spark_kafka_native.spark.write.worker.transactional_task import (
     BatchTask,
@@ -413,6 +414,27 @@ def test_a_commit_in_doubt_says_where_to_look() -> None:
     assert "Or read a-0 from offset 8 with read_committed" in words
     assert "Or read" not in how_to_find_out(open_transaction(0), [written(0, first_offset=-1), None])
     assert "from offset 0 with" in how_to_find_out(open_transaction(0), [written(0)])
+
+
+def wrapped(cause: KafkaError) -> KafkaError:
+    error = TransactionFatalError("the transaction is over")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_another"),
+    [
+        (replaced("intent", None, INTENT), True),
+        (wrapped(replaced("intent", None, INTENT)), True),
+        (BrokerError(ErrorCode.PRODUCER_FENCED, "q-driver"), True),
+        (wrapped(BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, "q-driver")), True),
+        (wrapped(BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "q-driver")), False),
+        (TransactionAbortableError("abort it"), False),
+    ],
+)
+def test_another_driver_is_blamed_only_where_one_has_come_between(error: KafkaError, is_another: bool) -> None:
+    assert is_by_another(error) is is_another
 
 
 # Where markers are kept.
