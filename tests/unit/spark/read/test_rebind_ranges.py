@@ -15,6 +15,7 @@ from spark_kafka_native.kafka.errors import (
     BrokerError,
     EndOfLogError,
     KafkaError,
+    LogTruncatedError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
@@ -225,6 +226,12 @@ def test_a_leader_that_refuses_what_it_has_is_asked_again(monkeypatch, router, r
     else:
         assert task.read(bound(T0, 30, 40)) == ["batch"]
     assert (len(task.fetched), task.policy.lost) == (6, 0)
+
+
+def test_a_loss_is_no_refusal_however_many_there_are(monkeypatch, router):
+    task = Task(monkeypatch, router, [LogTruncatedError(T0, 30, 28) for _ in range(8)])
+    assert task.read(bound(T0, 30, 40)) == ["batch"]
+    assert (len(task.fetched), task.policy.lost) == (9, 16)
 
 
 def test_an_error_that_is_no_loss_is_raised(monkeypatch, router):
