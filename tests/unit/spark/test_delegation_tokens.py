@@ -416,6 +416,33 @@ def test_the_next_token_is_forgotten_if_it_was_revoked(
     assert keeper.login().token.token_id == left
 
 
+@pytest.mark.parametrize("is_revoked", [True, False])
+def test_the_next_token_is_asked_about_where_it_is_the_only_one(
+    cluster: Cluster, clocks: Clocks, is_revoked: bool
+) -> None:
+    coming = HeldToken.created(cluster.create_delegation_token(None, max_lifetime_ms=None))
+    keeper = TokenKeeper(client(), parsed(), KeptTokens(coming=coming))
+    clocks.pass_hours(0.1)
+    if is_revoked:
+        cluster.alive.clear()
+    keeper.forget_revoked()
+    assert (keeper.kept.coming is None) == is_revoked
+
+
+def test_a_token_that_tasks_may_still_use_is_ended_with_the_others_though_its_successor_was_revoked(
+    cluster: Cluster, clocks: Clocks
+) -> None:
+    keeper = TokenKeeper(client(), parsed(SCRAM | {"delegationTokens.maxLifetime": "10h"}))
+    keeper.login()
+    clocks.pass_hours(6)
+    assert keeper.login().token.token_id == "t2"
+    del cluster.alive["t2"]
+    keeper.forget_revoked()
+    assert keeper.login().token.token_id == "t3"
+    keeper.expire()
+    assert cluster.calls[-2:] == ["expire t3", "expire t1"]
+
+
 @pytest.mark.usefixtures("session")
 def test_a_batch_read_shares_no_token_that_was_revoked(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch

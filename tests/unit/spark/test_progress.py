@@ -193,6 +193,18 @@ def test_topics_that_come_shrink_and_go():
     assert found.partitions[0].seconds == 0
 
 
+def test_a_log_that_was_at_a_position_twice_is_behind_since_the_last_time():
+    ends = [(0, 0), (10, 100), (20, 40), (30, 140)]  # created again between two batches
+    found = lag_of([progress(second, {"t": {"0": 90}}, {"t": {"0": end}}) for second, end in ends])
+    assert found.seconds == pytest.approx(5)
+
+
+def test_a_position_at_which_the_first_batch_found_the_end_has_a_known_time():
+    ends = [(0, 50), (10, 80), (20, 90)]
+    found = lag_of([progress(second, {"t": {"0": 50}}, {"t": {"0": end}}) for second, end in ends])
+    assert found.seconds == pytest.approx(20)
+
+
 def test_a_restarted_query_in_a_history_of_both_runs():
     again = [*HISTORY, progress(50, {"t": {"0": 160, "1": 10}}, {"t": {"0": 310, "1": 10}}, rows=10)]
     found = lag_of(again)
@@ -225,6 +237,8 @@ def test_a_progress_with_what_monitoring_of_the_jvm_connector_goes_by():
     as_objects = {"endOffset": end, "latestOffset": latest | {"#bytes 80.0": {}}, "startOffset": None}
     (source,) = kafka_progress(given | {"sources": [as_objects]})["sources"]
     assert [source[name] for name in as_objects] == [{"t": {"0": 150, "1": 10}}, latest, None]
+    (source,) = kafka_progress(given | {"sources": [as_objects | {"startOffset": end}]})["sources"]
+    assert source["startOffset"] == {"t": {"0": 150, "1": 10}}
     assert "#id t 00" in end
     # The same of a progress that is a dictionary; before the first ends are known there are no metrics.
     assert kafka_progress(given) == found

@@ -70,11 +70,14 @@ def test_keys_are_sampled_for_keys_and_a_schema_that_is_given_stays(cluster, inf
     assert (infer(payload="key", **given), infer(**given)) == ("`k` bigint", "w string")
 
 
-def test_the_schema_of_a_read_is_the_inferred_one(cluster):
-    cluster.logs[T0].append([b'{"a":1}'])
+@pytest.mark.parametrize("payload", ["key", "value"])
+def test_the_schema_of_a_read_is_the_inferred_one(cluster, payload):
+    given = pa.array([b'{"a":1}'], pa.binary())
+    batch = RecordColumns(length=1, key=given, value=given)
+    cluster.logs[T0].log.append(bytes(encode_record_batch(batch, now_ms=1_000)))
     options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "t"}
-    schema = KafkaDataSource(options | {"value.format": "json", "value.schema": "infer"}).schema()
-    assert "`value` STRUCT<`a` bigint>" in schema
+    schema = KafkaDataSource(options | {f"{payload}.format": "json", f"{payload}.schema": "infer"}).schema()
+    assert f"`{payload}` STRUCT<`a` bigint>" in schema
 
 
 def test_older_records_are_looked_at_until_one_has_a_value(cluster, infer):

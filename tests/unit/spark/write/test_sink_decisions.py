@@ -433,7 +433,9 @@ def wrapped(cause: KafkaError) -> KafkaError:
         (TransactionAbortableError("abort it"), False),
     ],
 )
-def test_another_driver_is_blamed_only_where_one_has_come_between(error: KafkaError, is_another: bool) -> None:
+def test_another_driver_is_blamed_only_where_one_has_come_between(
+    error: KafkaError, is_another: bool
+) -> None:
     assert is_by_another(error) is is_another
 
 
