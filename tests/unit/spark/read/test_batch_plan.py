@@ -169,6 +169,8 @@ def test_a_lower_bound_of_time_is_an_offset_of_each_partition(cluster, plan):
     # No record of partition 1 is that late: none before its end can be, later ones may.
     assert (one.floor, other.floor) == (45, 20)
     assert shown(plan([after, EqualTo(("partition",), 1)])) == [["a-1 [earliest, latest)"]]
+    cluster.times |= {A1: [(500, 0)]}  # an offset like any other: nothing is left out
+    assert [one.floor for (one,) in plan([after])] == [45, 0]
 
 
 @pytest.mark.parametrize("times", [{A0: [(500, 10)]}, {A0: [(500, 30)]}, {}])

@@ -1,3 +1,4 @@
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -65,6 +66,17 @@ def test_offsets_become_bounds():
 )
 def test_a_time_becomes_a_lower_bound_that_is_never_too_tight(filter_, since):
     assert PushedFilters.from_filters([filter_]) == PushedFilters(from_timestamp_ms=since)
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_driver_runs(monkeypatch):
+    monkeypatch.setenv("TZ", "Pacific/Honolulu")
+    time.tzset()
+    try:
+        pushed = PushedFilters.from_filters([GreaterThan(("timestamp",), NOON.replace(tzinfo=None))])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert pushed.from_timestamp_ms == NOON_MS
 
 
 def test_what_is_not_understood_is_left_to_spark():
