@@ -110,6 +110,13 @@ def test_tasks_trust_as_the_driver_does_and_have_none_of_its_credentials(given: 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
+def test_tasks_encrypt_as_the_driver_does(protocol: str) -> None:
+    given = {name: text for name, text in SCRAM.items() if "ssl" not in name}
+    given |= {"kafka.security.protocol": protocol}
+    assert parsed(given).of_tasks(client(given)).security.protocol.name == protocol
+
+
 def test_a_write_hands_its_tasks_the_login_and_the_brokers_that_are_for_them() -> None:
     """Another listener, perhaps: that of the driver may ask for a certificate."""
     given = TLS | {"delegationTokens.bootstrapServers": "tasks:9094"}

@@ -330,6 +330,22 @@ def test_a_missing_partition_is_asked_for_again_once_while_a_batch_is_held_back(
     assert known == [{}, {U0: 5}]
 
 
+@pytest.mark.parametrize(
+    "there", [pytest.param({T0: 5}, id="missing"), pytest.param({T0: 5, U0: 3}, id="shorter")]
+)
+def test_what_is_known_of_a_partition_holds_until_it_is_as_it_was(there):
+    """While it holds, no batch asks again; after that, a broker that lags behind is in doubt as before."""
+    both = {T0: 5, U0: 5}
+    logs, known = Logs({}, both, ids={"t": OLD, "u": NEW}), []
+    start = StreamOffset(positions=both, topic_ids=dict(logs.ids)).to_json()
+    lenient = planner_of(logs, failOnDataLoss="false")
+    for latest in (there, there, both, both):
+        logs.latest = dict(latest)
+        lenient.latest(start, limited=True)
+        known.append(logs.held)
+    assert known == [{}, {U0: 5}, {U0: 5}, {}]
+
+
 def test_available_now_leaves_a_new_partition_of_which_the_beginning_is_not_found_for_the_next_run():
     logs = Logs({}, {T0: 9, T1: 3})
     start = StreamOffset(positions={T0: 5}, topic_ids={"t": OLD}).to_json()
