@@ -115,12 +115,19 @@ def test_a_start_that_was_looked_up_while_the_log_grew_is_not_beyond_its_end(clu
     assert (first.start, first.end, second.end) == (At(55), Latest(), Latest())
 
 
-def test_a_time_after_the_last_record_starts_at_the_end_that_was_listed_before(cluster, plan):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingTimestamp": "500", "startingOffsetsByTimestampStrategy": "latest"},
+        {"startingOffsets": "committed", "kafka__group__id": "g", "committedOffsetsFallback": "latest"},
+    ],
+)
+def test_a_start_that_is_not_found_is_the_end_that_was_listed_before(cluster, plan, given):
     def grow():
         cluster.logs[A0].end_offset = 60  # of a record with the time that is asked for, or of an earlier one
 
     cluster.on_lookup = grow
-    (first,), (second,) = plan(startingTimestamp="500", startingOffsetsByTimestampStrategy="latest")
+    (first,), (second,) = plan(**given)
     assert (first.start, second.start) == (At(50), At(20))
 
 
