@@ -475,6 +475,23 @@ def test_a_topic_is_not_gone_where_brokers_are_away(
         topics.gone_topics(router, ["a"], Deadline.after_ms(400))
 
 
+@pytest.mark.parametrize(("error_code", "gone"), [(3, {"a"}), (5, set()), (29, set())])
+def test_only_a_topic_that_no_broker_knows_is_gone(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, error_code: int, gone: set[str]
+) -> None:
+    """Without a leader for now, or without the right to describe it, a topic may be there."""
+
+    def refuse(response: dict[str, Any]) -> None:
+        for one in response["topics"]:
+            if one["name"] == "a":
+                one.update(error_code=error_code, partitions=[])
+
+    monkeypatch.setattr(topics, "_LAGGING_BROKER_MS", 100)
+    router = router_for(Job(broker, "stream").options.client)
+    broker.on("Metadata", times=None).change(refuse)
+    assert topics.gone_topics(router, ["a", "b"], Deadline.after_ms(20_000)) == gone
+
+
 def test_a_topic_of_the_option_that_is_made_anew_fails_the_commit(
     job: Job, broker: MockBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
