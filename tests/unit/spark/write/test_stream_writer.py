@@ -50,6 +50,20 @@ def test_a_sink_that_can_note_nothing_warns_with_the_first_micro_batch(commit, m
     assert [commit("run-3", batch_id) for batch_id in (0, 1)] == [[LINE], []]
 
 
+def test_a_write_refuses_what_only_the_other_kind_of_write_can_use():
+    schema = StructType().add("value", "string")
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "deliveryGuarantee": "exactly-once"}
+    named = OptionValues.parse(given | {"writeId": "w"}, Scope.WRITE)
+    with pytest.raises(ConfigError, match="'writeId' is for batch writes"):
+        KafkaStreamWriter(named, schema)
+    marked = OptionValues.parse(given | {"transactionMarkerTopic": "m"}, Scope.WRITE)
+    KafkaStreamWriter(marked, schema)
+    with pytest.raises(
+        ConfigError, match="'transactionMarkerTopic' is for streams, and for batch writes with"
+    ):
+        KafkaBatchWriter(marked, schema, overwrite=False)
+
+
 @pytest.mark.parametrize("mode", ["stream", "batch"])
 def test_a_summary_that_cannot_be_written_is_a_warning_as_the_rows_are_written(tmp_path, caplog, mode):
     (tmp_path / "file").touch()

@@ -86,6 +86,10 @@ def test_exactly_once_has_its_own_names_and_ten_minutes() -> None:
             "must not be the topic that the rows go to",
         ),
         (
+            {"deliveryGuarantee": "exactly-once", "topic": " m", "transactionMarkerTopic": "m"},
+            "must not be the topic that the rows go to",
+        ),
+        (
             {"deliveryGuarantee": "exactly-once", "transactionMarkerTopic": " "},
             "transactionMarkerTopic must not be empty",
         ),
