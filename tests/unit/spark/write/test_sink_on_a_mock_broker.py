@@ -521,6 +521,19 @@ def test_a_marker_topic_has_to_keep_its_records(broker: MockBroker, policy: str)
     assert broker.asked("Produce") == []
 
 
+def test_the_driver_of_a_batch_write_creates_the_topics_that_no_row_names(broker: MockBroker) -> None:
+    given = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "topic": "new",
+        "createTopics": "true",
+        "kafka.over.limit": "dead_letter",
+        "kafka.dead.letter.topic": "letters",
+    }
+    values = OptionValues.parse(given, Scope.WRITE)
+    KafkaBatchWriter(values, StructType().add("value", "binary"), overwrite=False)
+    assert {*broker.cluster.topics} == {"t", "new", "letters"}
+
+
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
 def test_a_task_of_a_stream_creates_the_topics_that_no_row_names(
     broker: MockBroker, monkeypatch: pytest.MonkeyPatch, guarantee: str

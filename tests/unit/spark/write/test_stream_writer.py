@@ -150,6 +150,25 @@ def test_tasks_have_the_schema_that_was_looked_up_once_and_a_commit_or_an_abort_
         assert registry.paths == []
 
 
+def test_tasks_of_a_batch_write_have_the_schema_that_the_driver_has_looked_up():
+    fields = [{"name": "id", "type": ["null", "long"], "default": None}]
+    latest = {"id": 7, "version": 1, "schema": json.dumps({"type": "record", "name": "R", "fields": fields})}
+    schema = StructType().add("value", StructType().add("id", "long")).add("topic", "string")
+    with serving(lambda _asked: (200, {}, latest)) as registry:
+        given = {"kafka.bootstrap.servers": "a:1", "value.format": "avro", "value.subject": "s"}
+        values = OptionValues.parse(
+            given | {"value.schemaVersion": "latest", "registry.url": registry.url}, Scope.WRITE
+        )
+        # The rows name the topic, so that no broker is asked before the write begins.
+        writer = KafkaBatchWriter(values, schema, overwrite=False)
+        assert registry.paths == ["/subjects/s/versions/latest"]
+    with serving(lambda _asked: (503, {}, b"")) as registry:
+        task = pickle.loads(pickle.dumps(writer))
+        rows = pa.RecordBatch.from_pylist([{"value": {"id": 1}, "topic": "t"}])
+        assert task._columns.select(rows).column("value").to_pylist() == [b"\0\0\0\0\x07\x02\x02"]
+        assert registry.paths == []
+
+
 def test_a_schema_that_the_registry_lacks_is_no_error_of_pickling():
     """PySpark says "Could not serialize object" for every other exception."""
     lacks = 404, {}, {"error_code": 40401, "message": "Subject not found"}
