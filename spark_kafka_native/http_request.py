@@ -169,7 +169,7 @@ class _Cuttable:
 
 def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
     failure: OSError | None = None
-    for family, kind, protocol, _, target in addresses:
+    for i, (family, kind, protocol, _, target) in enumerate(addresses):
         address: Any = ipaddress.ip_address(str(target[0]).partition("%")[0])
         address = getattr(address, "ipv4_mapped", None) or address
         if address.is_link_local and os.environ.get(_ALLOWED_URLS) is None:
@@ -178,8 +178,10 @@ def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
             )
         sock = socket.socket(family, kind, protocol)
         try:
-            sock.settimeout(max(until - time.monotonic(), 0.001))
+            # One that drops all packets leaves time for the others.
+            sock.settimeout(max((until - time.monotonic()) / (len(addresses) - i), 0.001))
             sock.connect(target)
+            sock.settimeout(max(until - time.monotonic(), 0.001))
             return sock
         except OSError as error:
             sock.close()

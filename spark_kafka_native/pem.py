@@ -1,4 +1,4 @@
-"""PEM as users give it, brought into the form that OpenSSL takes: `trust` and `in_lines`.
+"""PEM as users give it, brought into the form that OpenSSL takes: `trust`, `in_lines`, `private_file`.
 
 Files of certificates have comments between them, in any language, and in a continued line of a .properties
 file a block has blanks for line breaks, which Java takes.
@@ -6,9 +6,12 @@ file a block has blanks for line breaks, which Java takes.
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*(?:-(?!----)[^-]*)*)-----END \1-----")
@@ -19,7 +22,11 @@ _LINE: Final = 64
 
 
 def trust(context: ssl.SSLContext, pem: str) -> None:
-    """Trust the certificates in ``pem``. Raises `ValueError` if it has none, or one that can't be read."""
+    """Trust the certificates in ``pem``. Raises `ValueError` if it has none, or one that can't be read.
+
+    As in Java each of them is an anchor, an authority without its root and a server's own.
+    """
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     # OpenSSL skips text around certificates, such as comments, in a file, but not in memory.
     found = "\n".join(_lines(block) for block in _BLOCK.finditer(pem) if block[1] in _CERTIFICATE)
     try:
@@ -31,6 +38,25 @@ def trust(context: ssl.SSLContext, pem: str) -> None:
 def in_lines(pem: str) -> str:
     """``pem``, with each block in lines."""
     return _BLOCK.sub(_lines, pem)
+
+
+@contextmanager
+def private_file(content: str) -> Iterator[str]:
+    """A path from which OpenSSL can read ``content``: in memory if the system supports that, else a file that
+    only this user can read.
+    """
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        descriptor = os.memfd_create("pykafka", os.MFD_CLOEXEC)
+        with open(descriptor, "wb") as file:
+            file.write(content.encode())
+            file.flush()
+            yield f"/proc/self/fd/{descriptor}"
+        return
+    with tempfile.TemporaryDirectory(prefix="spark-kafka-native-") as folder:  # mode 0700
+        path = os.path.join(folder, "client.pem")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content.encode())
+        yield path
 
 
 def _lines(block: re.Match[str]) -> str:

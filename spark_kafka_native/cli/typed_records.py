@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -214,6 +215,7 @@ class TypedInput:
         """True if a line has it as plain text, not as JSON."""
         self._decoder: Decoder | None = None
         self._encoder: Encoder | None = None
+        self._kind: pa.DataType | None = None
         self._wrapped = False
         self._payload = payload
         self._given = given
@@ -224,6 +226,7 @@ class TypedInput:
             kind = known.type if known.type is not None else known.decoder(payload, topic)[1]
             self._encoder = known.encoder(kind, payload, topic)
             self._wrapped = not pa.types.is_struct(kind)
+            self._kind = kind
             read_as = pa.struct([("v", kind)]) if self._wrapped else kind
             zone = {name: text for name, text in given.settings if name == "timezone"}
             self._decoder = load_format("json").decoder(read_as, zone)
@@ -249,6 +252,8 @@ class TypedInput:
 
         found: list[bytes | None] = []
         for text in texts:
+            if text is not None and self._kind is not None and (unknown := _unknown(text, self._kind)):
+                return found, f"its schema has no {unknown}"
             try:
                 if text is None or (self._encoder is not None and not self._wrapped):
                     found.append(text)
@@ -296,6 +301,34 @@ class TypedInput:
             return headers
         name, id = NAMES[self._payload], self._encoder.header
         return (*(one for one in headers if one[0] != name), *([] if id is None else [(name, id)]))
+
+
+def _unknown(text: bytes, kind: pa.DataType) -> str | None:
+    """A member in JSON that is no field of ``kind``: to ignore it might write a null in its place."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):  # the decoder says why
+        return None
+    return next(_unknown_in(given, kind, ""), None)
+
+
+def _unknown_in(given: object, kind: pa.DataType, place: str) -> Iterator[str]:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind) and isinstance(given, dict):
+        for name, one in given.items():
+            inner = f"{place}.{name}" if place else name
+            index = kind.get_field_index(name)
+            if index < 0:
+                yield f"`{inner}`"
+            else:
+                yield from _unknown_in(one, kind.field(index).type, inner)
+    elif pa.types.is_map(kind) and isinstance(given, dict):
+        for name, one in given.items():
+            yield from _unknown_in(one, kind.item_type, f"{place}.{name}")
+    elif isinstance(given, list) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        for one in given:
+            yield from _unknown_in(one, kind.value_type, f"{place}[]")
 
 
 def _checked_text(text: bytes) -> bytes:

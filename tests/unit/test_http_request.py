@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import trustme
@@ -121,6 +122,26 @@ def test_a_name_without_an_address_is_said_at_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(RequestError, match="cannot resolve example"):
         send("http://example", GET, None, time.monotonic() + 60, max_body_bytes=9)
+
+
+def test_an_address_that_does_not_answer_leaves_time_for_the_others() -> None:
+    """A host with an IPv6 address to which no packet goes looked like one that is down."""
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    waiting = [socket.socket() for _ in range(3)]
+    with full, serving(lambda _: (200, {}, b"yes")) as served:
+        for one in waiting:  # they fill the queue of connections, and the next one is not answered
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        port = urlsplit(served.url).port
+        addresses = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", target)
+            for target in (full.getsockname(), ("127.0.0.1", port))
+        ]
+        until = time.monotonic() + 2
+        answer = send(served.url, GET, None, until, max_body_bytes=9, resolve=lambda *_: addresses)
+        assert answer.body == b"yes"
+    for one in waiting:
+        one.close()
 
 
 def test_a_query_is_sent() -> None:

@@ -92,7 +92,8 @@ class _Compiler:
             return self._nulls(avro, null, place), WriteColumn()
         if len(avro.alternatives) > 1 and is_members(kind):
             return self._members(avro, kind, number, null, place)
-        found = next((one for one in avro.alternatives if _fits(one, kind)), None)
+        fitting = [one for one in avro.alternatives if _fits(one, kind)]
+        found = min(fitting, key=lambda one: _preference(one, kind), default=None)
         if found is None:
             where = f"`{place}`" if place else "The column"
             raise FormatError(f"{where} is {source.type}; it can't be written as {avro.label}")
@@ -228,6 +229,21 @@ def _fits(avro: AvroType, kind: pa.DataType) -> bool:
     if logical == "decimal":
         return False
     return kind in _WRITTEN.get(avro.kind, ()) or any(test(kind) for test in _TESTS.get(avro.kind, ()))
+
+
+def _preference(avro: AvroType, kind: pa.DataType) -> int:
+    """Which of the types of a union that fit ``kind`` is written: the one with the lowest number, of equal
+    ones the first. Text is a string before it is bytes, and all bytes are a value of `bytes`, but not of each
+    `fixed`, nor is each struct each record.
+    """
+    types = pa.types
+    if types.is_struct(kind):
+        names, required = {one.name for one in kind}, {one.name for one in avro.fields if not one.has_default}
+        return 0 if names <= {one.name for one in avro.fields} and required <= names else 1
+    if types.is_fixed_size_binary(kind) and avro.kind == "fixed":
+        return 0 if avro.size == kind.byte_width else 2
+    order = ("enum", "bytes") if kind in _TEXTS or types.is_dictionary(kind) else ("bytes", "fixed")
+    return order.index(avro.kind) + 1 if avro.kind in order else 0
 
 
 def _digits(avro: AvroType, kind: pa.DataType) -> int:

@@ -10,10 +10,8 @@ import base64
 import itertools
 import json
 import math
-import os
 import random
 import ssl
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic, sleep
@@ -21,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...http_request import Answer, HttpRequest, RefusedError, RequestError, send
-from ...pem import trust
+from ...pem import in_lines, private_file, trust
 from .errors import CredentialsError, RegistryError, UnknownSchemaError
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -239,14 +237,8 @@ def _present(context: ssl.SSLContext, pem: str, password: str | None) -> None:
         return password
 
     try:
-        # OpenSSL reads only files. `mkstemp`: only this user can read it.
-        descriptor, path = tempfile.mkstemp(prefix="spark-kafka-native-")
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(pem)
+        with private_file(in_lines(pem)) as path:
             context.load_cert_chain(path, password=ask)
-        finally:
-            os.unlink(path)
     except (OSError, ValueError) as error:
         if isinstance(error, RegistryError):
             raise

@@ -84,7 +84,8 @@ class TopicAdmin(AdminFamily):
         exist_ok: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Create ``topics`` and wait until this client's metadata contain all of them.
+        """Create ``topics`` and wait until this client's metadata contain all of them, as far as it may
+        describe them.
 
         With ``exist_ok`` an existing topic is left as it is; with ``validate_only`` the broker only checks. A
         name alone creates a topic with the broker's defaults. Raises `BrokerError` for the first topic that
@@ -92,6 +93,7 @@ class TopicAdmin(AdminFamily):
         """
         limit = self._limit(timeout)
         wanted = {topic.name: topic for topic in _new_topics(topics)}
+        new = dict.fromkeys(wanted)
 
         def ask(names: list[Any]) -> Iterable[ItemResult]:
             request = CreateTopicsRequest(
@@ -101,13 +103,15 @@ class TopicAdmin(AdminFamily):
             )
             for result in self._ask_controller(request, limit).topics:
                 there = exist_ok and result.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
+                if there:  # one of its partitions may have no leader for long
+                    new.pop(result.name, None)
                 yield ItemResult(
                     result.name, ErrorCode.NONE if there else result.error_code, result.error_message
                 )
 
         self._settle(wanted, ask, _CREATING, limit)
-        if wanted and not validate_only:
-            self._await_leaders(list(wanted), limit)
+        if new and not validate_only:
+            self._await_leaders(list(new), limit)
 
     def delete_topics(
         self, names: Collection[str], timeout: Timeout = None, *, missing_ok: bool = False
@@ -258,11 +262,17 @@ class TopicAdmin(AdminFamily):
         def all_led() -> None:
             metadata = self._router.metadata(names, refresh=True, deadline=limit)
             for name in names:
+                if name in metadata.topics and metadata.topics[name].error_code is _HIDDEN:
+                    continue
                 for partition in metadata.topic(name).partitions:
                     self._router.leader(TopicPartition(name, partition))
 
         what = f"waiting for new topics {', '.join(sorted(names))}"
         self._router.retry(all_led, what=what, deadline=limit)
+
+
+_HIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+"""It takes another permission to describe a topic than to create it."""
 
 
 def _new_topics(given: Collection[NewTopic | str] | NewTopic) -> list[NewTopic]:

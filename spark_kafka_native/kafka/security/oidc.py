@@ -99,7 +99,7 @@ def _addresses(host: str, port: int, deadline: Deadline) -> list[AddressInfo]:
 
 
 def _read_answer(status: int, body: bytes) -> tuple[str, float | None]:
-    if status >= 500 or status == 429:
+    if status >= 500 or status in (408, 429):
         raise NetworkError(f"the token endpoint answered with HTTP status {status}")
     try:
         answer: Any = json.loads(body)
@@ -107,7 +107,7 @@ def _read_answer(status: int, body: bytes) -> tuple[str, float | None]:
         answer = None
     if not isinstance(answer, dict):
         answer = {}
-    if status != 200:
+    if status not in (200, 201):
         error = answer.get("error")
         known = f" ({error})" if isinstance(error, str) and error in _OAUTH_ERRORS else ""
         raise AuthenticationError(f"the token endpoint refused: HTTP status {status}{known}")

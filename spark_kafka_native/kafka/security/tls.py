@@ -9,15 +9,11 @@ installed.
 from __future__ import annotations
 
 import functools
-import os
 import re
 import ssl
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ...pem import in_lines, trust
+from ...pem import in_lines, private_file, trust
 from ..config.secret import Secret
 from ..config.security_config import SecurityConfig, java_keystore
 from ..errors import ConfigError
@@ -71,8 +67,6 @@ def _build(material: _Material) -> ssl.SSLContext:
         context = ssl.create_default_context()
     else:  # the same checks with an empty trust store: a given truststore replaces the system's
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        # As in Java each of its certificates is an anchor, an authority without its root and a broker's own.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         _trust(context, material.truststore_name, material.truststore)
     context.minimum_version = min(_VERSIONS[version] for version in material.versions)
     context.maximum_version = max(_VERSIONS[version] for version in material.versions)
@@ -203,7 +197,7 @@ def _present(context: ssl.SSLContext, name: str, pem: Secret, password: Secret |
         return password.reveal()
 
     try:
-        with _private_file(Secret(in_lines(pem.reveal()))) as path:
+        with private_file(in_lines(pem.reveal())) as path:
             context.load_cert_chain(path, password=ask)
     except (OSError, ValueError) as error:
         if isinstance(error, ConfigError):
@@ -219,25 +213,6 @@ def _reason(error: Exception, pem: Secret, password: Secret | None) -> str:
     if password is not None and "PRIVATE KEY-----" in pem.reveal():
         return "ssl.key.password is wrong, or the key can't be read"
     return "it must hold a private key and its certificate chain"
-
-
-@contextmanager
-def _private_file(content: Secret) -> Iterator[str]:
-    """A path from which OpenSSL can read ``content``: in memory if the system supports that, else a file that
-    only this user can read.
-    """
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
-        descriptor = os.memfd_create("pykafka", os.MFD_CLOEXEC)
-        with open(descriptor, "wb") as file:
-            file.write(content.reveal().encode())
-            file.flush()
-            yield f"/proc/self/fd/{descriptor}"
-        return
-    with tempfile.TemporaryDirectory(prefix="spark-kafka-native-") as folder:  # mode 0700
-        path = os.path.join(folder, "client.pem")
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content.reveal().encode())
-        yield path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ and renewed after 75 to 80 % of its lifetime.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import importlib
 import json
@@ -14,14 +15,14 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import BadStatusLine, IncompleteRead
 from typing import Any, Final
 
 from ..config.secret import Secret
 from ..config.security_config import MSK_IAM, SecurityConfig
-from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError
+from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError, own_copy
 from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
@@ -133,7 +134,7 @@ class TokenSource:
     def _shared(self, deadline: Deadline, limit: Deadline) -> Token:
         """A new token, fetched until ``deadline`` by this call or by one of another thread that is in
         progress, and waited for until ``limit``. The failure of such a call, which may have had less time, is
-        not that of this one.
+        not that of this one, but for a refusal: to repeat it might lock the account.
         """
         while True:
             own: list[bool] = []
@@ -144,12 +145,9 @@ class TokenSource:
                 own.append(True)
                 return self._fetched(number, deadline)
 
-            try:
+            found = None
+            with _failures_of(own):
                 found = self._fetches.ask(self._number, fetch, limit)
-            except (KafkaError, OSError):  # OSError: its caller was interrupted before a thread had started
-                if own:
-                    raise
-                found = None
             if found is not None:
                 return found
             if limit.expired:
@@ -179,7 +177,8 @@ class TokenSource:
             raise AuthenticationError(
                 f"OAUTHBEARER: {self._name} failed with {type(error).__name__}"
             ) from None
-        expires_at = _expiry(text) if expires_at is None else expires_at
+        # The answer of a cache may give the lifetime that the token had when it was made.
+        expires_at = min((one for one in (expires_at, _expiry(text)) if one is not None), default=None)
         refresh_age = expiry_age = None
         if expires_at is not None:
             if expires_at <= self._clock():
@@ -195,6 +194,18 @@ class TokenSource:
             refresh_age=refresh_age,
             expiry_age=expiry_age,
         )
+
+
+@contextlib.contextmanager
+def _failures_of(own: list[bool]) -> Iterator[None]:
+    """Raises those of an ``own`` fetch, and refusals of any."""
+    try:
+        yield
+    except AuthenticationError as error:
+        raise own_copy(error) from error.__cause__
+    except (KafkaError, OSError):  # OSError: its caller was interrupted before a thread had started
+        if own:
+            raise
 
 
 _registered: dict[str, TokenProvider] = {}

@@ -466,6 +466,24 @@ def test_json_of_several_lines_is_one_line_in_json() -> None:
     assert written == value.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
+@pytest.mark.parametrize(
+    ("schema", "text", "unknown"),
+    [
+        ("id bigint, name string", '{"id":1,"naem":"x"}', "`naem`"),
+        ("id bigint, name string", '{"id":1,"Name":null}', "`Name`"),
+        ("a struct<b: array<struct<c: int>>>", '{"a":{"b":[{"c":1},{"d":1}]}}', "`a.b[].d`"),
+        ("a map<string, struct<c: int>>", '{"a":{"k":{"c":1},"l":{"e":1}}}', "`a.l.e`"),
+        ("id bigint, name string", '{"name":"x"}', None),
+        ("a map<string, int>", '{"a":{"any":1}}', None),
+    ],
+)
+def test_members_that_the_schema_lacks_are_refused(schema: str, text: str, unknown: str | None) -> None:
+    """A misspelt name wrote a null in its place."""
+    given = ColumnFormat("json", schema, {})
+    encoded, why = TypedInput(given, "value", "t").encode([b"{}", text.encode(), b"{}"])
+    assert (len(encoded), why) == ((3, None) if unknown is None else (1, f"its schema has no {unknown}"))
+
+
 def test_bytes_are_written_as_they_are_in_any_format() -> None:
     one = TypedInput(FORMATS["columns"], "value", "t")
     one._encoder = InHeader()

@@ -113,6 +113,22 @@ def test_a_registry_that_asks_for_a_certificate(authority: trustme.CA) -> None:
         asked(url, ssl_ca=pem(authority)).schema(1)
 
 
+def test_a_key_may_have_blanks_for_line_breaks(authority: trustme.CA) -> None:
+    """As a continued line of a .properties file has them, and as brokers take it."""
+    own = authority.issue_cert("client")
+    key, chain = own.private_key_pem.bytes().decode(), own.cert_chain_pems[0].bytes().decode()
+    with secure(authority, asks_for_certificate=True) as url:
+        in_a_line = {"ssl_key": key.replace("\n", " "), "ssl_certificate": chain.replace("\n", " ")}
+        assert asked(url, ssl_ca=pem(authority), **in_a_line).schema(1).text == '"int"'
+
+
+def test_an_authority_without_its_root() -> None:
+    """As brokers take it."""
+    middle = trustme.CA().create_child_ca()
+    with secure(middle) as url:
+        assert asked(url, ssl_ca=pem(middle)).schema(1).text == '"int"'
+
+
 def test_a_key_does_not_stay_in_a_file(
     authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

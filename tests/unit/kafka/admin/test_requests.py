@@ -1196,6 +1196,25 @@ def test_a_topic_that_is_there_is_an_error_unless_the_caller_accepts_it() -> Non
             admin.create_topics(["b"])
 
 
+@pytest.mark.parametrize(("hidden", "leader"), [(0, -1), (29, 1)], ids=["no leader", "no permission"])
+def test_a_topic_that_is_there_already_or_is_hidden_is_not_waited_for(hidden: int, leader: int) -> None:
+    """One without a leader held up the call until its timeout; to create takes no permission to describe."""
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("a")
+
+        def hide(fields: dict[str, Any]) -> None:
+            for topic in fields["topics"]:
+                if topic["name"] in ("a", "b" if hidden else "a"):
+                    topic["error_code"] = hidden
+                    topic["partitions"] = [] if hidden else topic["partitions"]
+                for one in topic["partitions"]:
+                    one["leader_id"] = leader if topic["name"] == "a" else one["leader_id"]
+
+        broker.on("Metadata", times=None).change(hide)
+        admin.create_topics(["a", "b"], timeout=20, exist_ok=True)
+        assert len(broker.asked("CreateTopics")) == 1
+
+
 def test_a_topic_is_not_created_twice_in_one_call(cluster: ScriptedCluster, admin: Admin) -> None:
     """Only one of the two descriptions could count."""
     with pytest.raises(ValueError, match="a topic is to be created twice: b, b"):

@@ -143,6 +143,11 @@ def test_the_lifetime_of_a_token_begins_when_it_is_asked_for(
     assert fetch(Deadline.after_ms(60_000)) == ("abc", 1_300.0)
 
 
+def test_an_answer_that_says_created_has_a_token(endpoint: Endpoint) -> None:
+    endpoint.answer = lambda: answer({"access_token": "abc", "expires_in": 5}, "201 Created")
+    assert endpoint.fetch() == ("abc", 5)
+
+
 @pytest.mark.parametrize("lifetime", [None, "300", True, -1, 0, 10**400, float("inf")])
 def test_a_lifetime_that_is_none_is_not_known(endpoint: Endpoint, lifetime: object) -> None:
     endpoint.answer = lambda: answer({"access_token": "abc", "expires_in": lifetime})
@@ -167,6 +172,7 @@ def test_a_lifetime_that_is_none_is_not_known(endpoint: Endpoint, lifetime: obje
         (answer(b"x" * 70_000), AuthenticationError, "longer than 65536 bytes"),
         (answer({}, "500 No"), NetworkError, "HTTP status 500"),
         (answer({}, "429 No"), NetworkError, "HTTP status 429"),
+        (answer({}, "408 No"), NetworkError, "HTTP status 408"),
         (b"nonsense\r\n\r\n", NetworkError, "can't be asked"),
         (b"", NetworkError, "can't be asked"),
         (answer({"access_token": "abc"})[:-4], NetworkError, "can't be asked"),

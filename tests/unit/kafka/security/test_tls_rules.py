@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,13 @@ from support.brokers.scripted_broker import properties
 from support.brokers.tls_server import PASSWORD, greet, server, wanting_client
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, SecurityConfig
-from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, KafkaError, SecurityError
 from spark_kafka_native.kafka.network import handshake
 from spark_kafka_native.kafka.network.transport import Transport
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import config_providers, tls
 from spark_kafka_native.kafka.security.tls import tls_context
+from spark_kafka_native.pem import private_file
 
 DAY = datetime.timedelta(days=1)
 NOW = datetime.datetime.now(datetime.UTC)
@@ -451,7 +452,7 @@ def test_only_allowed_files_are_read(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_a_key_is_never_written_to_a_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not hasattr(os, "memfd_create"):
         pytest.skip("files in memory are Linux's")
-    monkeypatch.setattr(tls.tempfile, "TemporaryDirectory", lambda *_a, **_k: pytest.fail("a file was made"))
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda *_a, **_k: pytest.fail("a file was made"))
     tls._build.cache_clear()
     given = {"security_protocol": "SSL", "ssl_keystore_location": folder / "both.pem"}
     tls_context(ClientConfig.from_properties(properties("a:1", **given)).security)
@@ -461,12 +462,12 @@ def test_without_files_in_memory_a_private_one_is_gone_at_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    monkeypatch.setattr(tls.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     tls._build.cache_clear()
     given = {"security_protocol": "SSL", "ssl_keystore_location": folder / "both.pem"}
     tls_context(ClientConfig.from_properties(properties("a:1", **given)).security)
     assert list(tmp_path.iterdir()) == []
-    with tls._private_file(Secret("key")) as path:
+    with private_file("key") as path:
         modes = [found.stat().st_mode & 0o777 for found in (Path(path), Path(path).parent)]
     assert modes == [0o600, 0o700]
     assert list(tmp_path.iterdir()) == []

@@ -430,6 +430,49 @@ def test_a_thread_that_is_interrupted_while_it_fetches_holds_up_no_other() -> No
     assert found == ["t"]
 
 
+def test_a_refusal_of_another_threads_fetch_is_not_repeated() -> None:
+    """An account that is asked for by each thread in turn might be locked."""
+    release, calls = threading.Event(), list[int]()
+
+    def fetch(_deadline: Deadline) -> tuple[str, float | None]:
+        calls.append(1)
+        assert release.wait(60)
+        raise AuthenticationError("refused")
+
+    source = TokenSource(fetch)
+    errors: list[AuthenticationError] = []
+
+    def ask() -> None:
+        with pytest.raises(AuthenticationError, match="refused") as raised:
+            source.token(Deadline.after_ms(60_000))
+        errors.append(raised.value)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(NetworkError, match="no token came in time"):
+        source.token(Deadline.after_ms(50))
+    release.set()
+    for thread in threads:
+        thread.join(60)
+    assert (len(calls), len(set(map(id, errors)))) == (1, 3)
+
+
+def test_a_token_is_kept_no_longer_than_it_says_itself() -> None:
+    """An endpoint behind a cache gives the lifetime that the token had when it was made."""
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": 1_300}).encode()).decode().rstrip("=")
+    now, calls = [1_000.0], list[int]()
+
+    def fetch(_deadline: Deadline) -> tuple[str, float | None]:
+        calls.append(1)
+        return f"a.{claims}.c", 1_000 + 3_600
+
+    source = TokenSource(fetch, clock=lambda: now[0], uniform=lambda _low, high: high, steady=lambda: 0.0)
+    for now[0], count in ((1_000.0, 1), (1_200.0, 1), (1_241.0, 2)):
+        source.token(soon())
+        assert len(calls) == count
+
+
 def test_a_failure_of_another_threads_fetch_is_no_failure_of_ours() -> None:
     release, calls = threading.Event(), list[float]()
 
