@@ -30,6 +30,7 @@ from ..model import Broker
 from ..network.connection import Connection
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry, Observed
+from ..protocol.api.metadata import MetadataRequest
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
 from ..runtime.name_lookup import canonical_names
@@ -253,6 +254,7 @@ class Brokers:
             try:
                 hosts = self._hosts(address, share) if canonical else [split_address(address)]
                 connection = self._open_any(hosts, share)
+                self._check_is_broker(connection)
                 former = self._bootstrapped
                 if former is not None and former is not before and former.alive():
                     connection.close()
@@ -266,6 +268,14 @@ class Brokers:
                     raise  # the other brokers would refuse it as well, and the account might be locked
                 failures[address] = error
         raise _joined(failures, self._config.bootstrap_servers)
+
+    def _check_is_broker(self, connection: Connection) -> None:
+        """Raise `UnsupportedVersionError` for the port of a controller, which has no metadata."""
+        try:
+            connection.version_of(MetadataRequest)
+        except UnsupportedVersionError:
+            connection.close()
+            raise
 
     def _hosts(self, address: str, deadline: Deadline) -> list[tuple[str, int]]:
         """The brokers behind a bootstrap address, each under its canonical name."""

@@ -28,6 +28,7 @@ from ..errors import (
     ConfigError,
     KafkaError,
     NetworkError,
+    UnsupportedVersionError,
     joined,
     own_copy,
 )
@@ -437,11 +438,11 @@ class Router:
 
 
 @contextlib.contextmanager
-def _noted(failures: list[KafkaError]) -> Iterator[None]:
+def _noted(failures: list[KafkaError], *, final: type[KafkaError] = AuthenticationError) -> Iterator[None]:
     """Appends to ``failures`` the error for which the next broker is asked."""
     try:
         yield
-    except AuthenticationError:
+    except (AuthenticationError, final):
         raise
     except OF_ONE_BROKER as error:
         failures.append(error)
@@ -453,7 +454,7 @@ class _Asked(Generic[R]):
     def __init__(self, deadline: Deadline, failures: list[KafkaError]) -> None:
         self._deadline = deadline
         self._failures = failures
-        self._pendings: list[PendingResponse[R]] = []
+        self._pendings: dict[PendingResponse[R], Connection] = {}
 
     @property
     def is_waiting(self) -> bool:
@@ -469,9 +470,16 @@ class _Asked(Generic[R]):
 
     def ask(self, connect: Callable[[], Connection], request: Request[R]) -> None:
         """Send ``request`` on the connection that ``connect`` returns."""
-        if not self._deadline.expired:
-            with _noted(self._failures):
-                self._pendings.append(connect().submit(request, deadline=self._deadline))
+        if self._deadline.expired:
+            return
+        connection: Connection | None = None
+        with _noted(self._failures):
+            connection = connect()
+        # All brokers are of one release, more or less; but the port of a controller has no Metadata.
+        final = AuthenticationError if isinstance(request, MetadataRequest) else UnsupportedVersionError
+        if connection is not None:
+            with _noted(self._failures, final=final):
+                self._pendings[connection.submit(request, deadline=self._deadline)] = connection
 
     def first(self, timeout_ms: float) -> R | None:
         """The first answer within ``timeout_ms``; None if there is none, at once if all have failed.
@@ -483,23 +491,25 @@ class _Asked(Generic[R]):
             oldest = min(self._pendings, key=lambda one: one.overdue_at)
             until = limit.within_ms((oldest.overdue_at - time.monotonic()) * 1000)
             look = until if len(self._pendings) == 1 else until.within_ms(LOOK_MS)
-            arrived = wait_for_any(self._pendings, look)
+            arrived = wait_for_any(list(self._pendings), look)
             if not arrived and until.expired:
                 if self._deadline.cancelled or (limit.expired and not self._deadline.expired):
                     return None
                 arrived = [oldest]
             for pending in arrived:
-                self._pendings.remove(pending)
+                connection = self._pendings.pop(pending)
                 with _noted(self._failures):
-                    return self._answer(pending)
+                    return self._answer(pending, connection)
             if self._deadline.expired:
                 return None
         return None
 
-    def _answer(self, pending: PendingResponse[R]) -> R:
+    def _answer(self, pending: PendingResponse[R], connection: Connection) -> R:
         """Raises the error of one that has failed, or has taken too long."""
         if not pending.done:
-            pending.connection.give_up(pending, (time.monotonic() - pending.sent_at) * 1000)
+            # On a channel a broker may hold an answer back for longer than the request timeout.
+            is_overdue = False if connection.channel else None
+            connection.give_up(pending, (time.monotonic() - pending.sent_at) * 1000, is_overdue=is_overdue)
         return pending.result()
 
 

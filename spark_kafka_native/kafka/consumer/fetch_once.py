@@ -93,7 +93,7 @@ def fetch_once(
     try:
         response, data = router.retry(attempt, what=what, deadline=deadline, topics=(topic_partition.topic,))
     except OffsetOutOfRangeError as error:
-        raise with_bounds(router, error) from None
+        raise with_bounds(router, error, deadline) from None
     records = memoryview(data.records or b"").cast("B")
     decoded = decode_response(topic_partition, offset, records, data, config)
     return FetchedOnce(
@@ -218,18 +218,19 @@ def last_committed_value(
 
 def _decide(events: Iterator[Event]) -> tuple[bytes | None, list[int]]:
     """The last value that counts, and the offsets of records in open transactions."""
-    last: bytes | None = None
+    last: tuple[int, bytes | None] = (-1, None)
     open_: dict[int, tuple[int, bytes | None]] = {}
     for offset, producer_id, content in events:
         if not isinstance(content, ControlType):
             if producer_id < 0:
-                last = content
+                last = offset, content
             else:
                 open_[producer_id] = offset, content
         elif producer_id in open_:
-            _, value = open_.pop(producer_id)
-            last = value if content is ControlType.COMMIT else last
-    return last, [offset for offset, _ in open_.values()]
+            ended = open_.pop(producer_id)
+            if content is ControlType.COMMIT and ended[0] > last[0]:  # transactions end in any order
+                last = ended
+    return last[1], [offset for offset, _ in open_.values()]
 
 
 def _events(

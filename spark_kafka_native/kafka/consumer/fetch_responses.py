@@ -148,6 +148,8 @@ def apply_failure(state: PartitionState, error: KafkaError, now: float, rules: F
         state.position.offset,
         error,
     )
+    if state.broker.replica is not None:  # the leader may be well
+        state.leave_replica(now, rules.replica_s)
     state.lose_leader(error, now, rules.delay_s(state))
 
 
@@ -155,11 +157,13 @@ def apply_leader(state: PartitionState, found: Leader | KafkaError, now: float, 
     """Apply the outcome of looking up the leader, unless the partition no longer waits for it."""
     if state.broker.leader is not None or not state.open:
         return
-    error = found if isinstance(found, KafkaError) else _recreated(state, found)
+    error = (
+        found if isinstance(found, KafkaError) else _recreated(state, found) or _deposed(state, found, now)
+    )
     if error is not None:
         apply_failure(state, error, now, rules)
     elif isinstance(found, Leader):
-        state.broker.led_by(found, now)
+        state.led_by(found, now)
 
 
 def _recreated(state: PartitionState, leader: Leader) -> KafkaError | None:
@@ -168,6 +172,34 @@ def _recreated(state: PartitionState, leader: Leader) -> KafkaError | None:
     if state.progress.failures < RECREATED_AFTER:
         return BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {state.where}")
     return TopicRecreatedError(state.topic_partition.topic, str(state.topic_id), str(leader.topic_id))
+
+
+def apply_newer_leader(state: PartitionState, found: Leader | KafkaError, now: float) -> None:
+    """Metadata that came meanwhile name a leader. One of a newer epoch is followed, although the former one
+    still answers: it may be cut off from the controller, and knows of no records since.
+    """
+    former = state.broker.leader
+    if (
+        isinstance(found, Leader)
+        and former is not None
+        and found.topic_id == former.topic_id
+        and found.leader_epoch > former.leader_epoch
+    ):
+        state.move_to(found, now)
+
+
+def _deposed(state: PartitionState, leader: Leader, now: float) -> KafkaError | None:
+    """An error if records of a later leader were read, as a broker that lags behind may name a former one,
+    unless it is the only one that is named for long.
+    """
+    progress, known = state.progress, max(state.position.last_fetched_epoch, state.broker.newest_epoch)
+    is_same = leader.topic_id is not None and state.topic_id in (None, leader.topic_id)
+    if not is_same or not 0 <= leader.leader_epoch < known:
+        return None
+    if progress.failures and now - progress.failing_since > retry_policy.KNOWN_TOPIC_WAIT_MS / 1000:
+        return None
+    where = f"fetching {state.where}: broker {leader.node_id} has led it in epoch {leader.leader_epoch}"
+    return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where, f"records of epoch {known} are known")
 
 
 def overdue_error(state: PartitionState, limit_ms: float) -> KafkaError:
@@ -236,12 +268,13 @@ def _refused(state: PartitionState, data: PartitionData, response: ResponseFacts
     if of_follower:
         state.leave_replica(response.now, rules.replica_s)
     if error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-        # A follower that lags behind, or a broker that no longer knows the epoch: once more, from the leader
-        # and without the epoch.
-        if state.position.last_fetched_epoch >= 0:
-            state.position.forget_epoch()
-        elif not of_follower:
+        # A follower may lag behind: once more, from the leader. A broker that no longer knows the epoch: once
+        # more without it.
+        if of_follower:
+            return
+        if state.position.last_fetched_epoch < 0:
             raise OffsetOutOfRangeError(state.topic_partition, state.position.offset)
+        state.position.forget_epoch()
         return
     error = BrokerError(error_code, f"fetching {state.where}", operation="Read")
     if error_code is ErrorCode.CORRUPT_MESSAGE:
@@ -260,7 +293,7 @@ def _follow_leader(
     is needed then. An epoch that is not newer may come from a broker that lags behind.
     """
     if named.leader_epoch > former.leader_epoch and named.leader_id in response.brokers:
-        state.broker.led_by(Leader(named.leader_id, named.leader_epoch, former.topic_id), response.now)
+        state.led_by(Leader(named.leader_id, named.leader_epoch, former.topic_id), response.now)
 
 
 def _prefer(state: PartitionState, data: PartitionData, response: ResponseFacts, rules: FetchRules) -> None:
@@ -269,6 +302,8 @@ def _prefer(state: PartitionState, data: PartitionData, response: ResponseFacts,
     if data.high_watermark >= 0 and _end(data, rules) <= state.position.offset:
         _at_end(state, data, response, rules)
     if state.broker.leader_only(response.now) or node_id not in response.brokers:
+        if node_id not in response.brokers:
+            state.leave_replica(response.now, rules.replica_s)
         where = f"fetching {state.where} from broker {node_id}, which its leader prefers"
         apply_failure(state, BrokerError(ErrorCode.REPLICA_NOT_AVAILABLE, where), response.now, rules)
         return
@@ -331,6 +366,7 @@ def _at_end(state: PartitionState, data: PartitionData, response: ResponseFacts,
     )
     held_back = error.in_open_transaction
     waited_s = state.reach_end(response.now, error if held_back else None)
+    state.broker.expire_replica(response.now)
     if response.early and not response.served:
         state.progress.pace(response.now + rules.delay_s(state))
     if waited_s >= rules.end_of_log_wait_s and not held_back and not state.position.endless:

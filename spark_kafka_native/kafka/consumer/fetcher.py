@@ -42,6 +42,7 @@ from .fetch_responses import (
     apply_failure,
     apply_leader,
     apply_missing,
+    apply_newer_leader,
     apply_response,
     log_overdue,
     overdue_error,
@@ -164,6 +165,8 @@ class FetchRun:
         self._records: Iterator[FetchedRecords] = iter(())
         self._turns = itertools.count(1)
         self._muted_ms = 0.0
+        self._snapshot = router.snapshot
+        """The metadata by which the leaders were chosen."""
         self.rules = FetchRules.of(config, router.config)
         """How responses are judged."""
 
@@ -326,6 +329,7 @@ class FetchRun:
 
     def _submit(self) -> None:
         """Find the leaders that are not known, and send a request to every broker that has none in flight."""
+        self._follow_metadata()
         outcomes = self._lookups.find_leaders(self._states.values(), self._clock.now())
         self._apply_outcomes(outcomes)
         now = self._clock.now()
@@ -346,6 +350,14 @@ class FetchRun:
             except KafkaError as error:
                 self._fail_all(states, error)
         self._lookups.forget_dialled()
+
+    def _follow_metadata(self) -> None:
+        """Ask the leaders that newer metadata name."""
+        if self._router.snapshot is self._snapshot:
+            return
+        self._snapshot = self._router.snapshot
+        for tp, found in self._router.known_leaders(self._states).items():
+            apply_newer_leader(self._states[tp], found, self._clock.now())
 
     def _submit_to(self, node_id: int, states: list[PartitionState]) -> None:
         connection = self._lookups.connection(node_id)

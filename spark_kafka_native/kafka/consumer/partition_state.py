@@ -144,11 +144,14 @@ class PartitionBroker:
         "epoch_checked",
         "leader",
         "leader_is_stale",
+        "newest_epoch",
         "replica",
     )
 
     def __init__(self) -> None:
         self.leader: Leader | None = None
+        self.newest_epoch = -1
+        """The newest epoch of a leader so far."""
         self.leader_is_stale = False
         """True if the metadata that named the last leader has proved wrong."""
         self.replica: int | None = None
@@ -173,6 +176,7 @@ class PartitionBroker:
     def led_by(self, leader: Leader, now: float) -> None:
         """The metadata names ``leader``."""
         self.leader, self.leader_is_stale = leader, False
+        self.newest_epoch = max(self.newest_epoch, leader.leader_epoch)
         self.expire_replica(now)
 
     def lose_leader(self) -> None:
@@ -430,6 +434,18 @@ class PartitionState:
     def stall(self, error: KafkaError, now: float, delay_s: float) -> None:
         """A useless answer: ask the same broker again, a little later."""
         self.progress.fail(error, now, delay_s)
+        self.position.rewind()
+
+    def led_by(self, leader: Leader, now: float) -> None:
+        """Ask ``leader`` from now on. A new one may lag behind at first, as the last one did in its time."""
+        if leader.leader_epoch > self.broker.newest_epoch:
+            self.progress.at_end_since = None
+        self.broker.led_by(leader, now)
+
+    def move_to(self, leader: Leader, now: float) -> None:
+        """Ask another leader, while the former one still answers."""
+        self.led_by(leader, now)
+        self.broker.replica = None
         self.position.rewind()
 
     def lose_leader(self, error: KafkaError, now: float, delay_s: float) -> None:

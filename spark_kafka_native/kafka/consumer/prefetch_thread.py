@@ -246,11 +246,16 @@ class PrefetchThread:
         return True
 
     def _watch_metadata(self) -> None:
-        """Call ``watch`` once per ``metadata.max.age.ms``."""
-        if self._watch is None or time.monotonic() < self._watch_at:
+        """Call ``watch``, or refresh the metadata, once per ``metadata.max.age.ms``: `FetchRun` follows."""
+        if time.monotonic() < self._watch_at:
             return
         self._watch_at = time.monotonic() + self._router.config.metadata_max_age_ms / 1000
-        self._background.start("watch", self._watch, self.watch_soon)
+        self._background.start("watch", self._watch or self._refresh, self.watch_soon)
+
+    def _refresh(self) -> bool:
+        if topics := {tp.topic for tp in self._buffer.partitions()}:
+            self._router.refresh(topics, self._background.deadline(self._router.config.request_timeout_ms))
+        return False
 
     def watch_soon(self, missing: bool | KafkaError) -> None:
         """Call ``watch`` again soon if a partition is ``missing``, or the call has failed."""

@@ -337,8 +337,8 @@ class Failures:
         queue = self._queues.of(batches[0].topic_partition)
 
         def settle(some: list[Batch], why: str) -> None:
-            if some:
-                self._settle(queue, some, why, cause, retriable)
+            if some:  # those that go along have failed for nothing of their own
+                self._settle(queue, some, why, None if why is OVERTAKING else cause, retriable)
 
         taken_along: list[Batch] = []
         if self._spilling.keeps(cause, once_more=all(one.spilled is not None for one in batches)):

@@ -124,7 +124,8 @@ class TransactionalProducer(Producer):
             self._session.initialize(deadline)
             version = self._session.next_version(deadline)
             with self._holding(self._gate, "begin", deadline):
-                self._begun_by = threading.get_ident()
+                if self._transaction.state is State.READY:
+                    self._begun_by = threading.get_ident()
                 self._transaction.begin(version)
                 self._taken = 0
                 self._delivered_before = self._delivered_records

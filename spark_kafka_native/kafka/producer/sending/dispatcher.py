@@ -84,7 +84,8 @@ class Dispatcher:
             gone = queue.denied(known.error_code, now)
             if gone or not known.error_code.retriable:
                 if queue.in_flight_unnumbered:
-                    return None  # their answers wake us
+                    self._lookups.refresh(topic)  # it may be back when their answers wake us
+                    return None
                 cause = BrokerError(known.error_code, f"topic {topic}", operation="Describe")
                 # Later records must not fail for this answer, too: the topic may be back by then.
                 self._lookups.refresh(topic)

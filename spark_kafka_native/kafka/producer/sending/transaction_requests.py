@@ -443,7 +443,7 @@ def _ask(  # noqa: PLR0913 - of a helper that all of them share
         try:
             response = ask_coordinator(router, key, request, deadline, at_most=at_most)
         except BrokerError as error:  # of the look-up of the coordinator
-            if judge_answer(type(request), error.error_code) is Meaning.ABORTABLE:
+            if not lost and judge_answer(type(request), error.error_code) is Meaning.ABORTABLE:
                 raise _abortable(error) from error
             raise
         except NetworkError as error:

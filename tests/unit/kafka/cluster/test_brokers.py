@@ -49,6 +49,9 @@ class Opened:
     def alive(self) -> bool:
         return not self.closed
 
+    def version_of(self, _request: Any) -> int:
+        return 9
+
     def close(self) -> None:
         self.closed = True
 
@@ -148,6 +151,21 @@ def test_a_bootstrap_server_that_is_no_broker_keeps_no_other_from_being_asked(
     brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092", "two:9092")), opening)
     assert brokers.bootstrap(Deadline.after_ms(SOON)).address == "two:9092"
     assert opening.opened == ["one:9092", "two:9092"]
+
+
+def test_the_port_of_a_controller_is_no_bootstrap_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "sample", lambda servers, _count: list(servers))
+    opening = Opening()
+
+    def version_of(opened: Opened, _request: Any) -> int:
+        if opened.address == "one:9092":
+            raise UnsupportedVersionError("no Metadata")
+        return 9
+
+    monkeypatch.setattr(Opened, "version_of", version_of)
+    brokers = Brokers(ClientConfig(bootstrap_servers=("one:9092", "two:9092")), opening)
+    assert brokers.bootstrap(Deadline.after_ms(SOON)).address == "two:9092"
+    assert [one.closed for one in opening.made] == [True, False]
 
 
 def test_each_bootstrap_server_has_a_share_of_the_time_that_is_left() -> None:

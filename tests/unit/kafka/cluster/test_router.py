@@ -47,6 +47,7 @@ from spark_kafka_native.kafka.errors import (
 from spark_kafka_native.kafka.model import Broker, OffsetAt, TopicPartition
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
+from spark_kafka_native.kafka.protocol.api.find_coordinator import FindCoordinatorRequest
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -451,6 +452,35 @@ def test_where_brokers_are_slow_not_each_look_up_makes_a_connection(
         made.append(sum(broker.connections for broker in cluster.brokers.values()))
     assert made[0] > 1
     assert made[1:] == [made[0]] * 2
+    router.close()
+
+
+def test_a_request_that_brokers_are_too_old_for_is_tried_on_no_others(
+    in_turn: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of one release, more or less: a cluster of hundreds was connected to for nothing."""
+    first, *others = in_turn._brokers.live()
+    for one in others:
+        monkeypatch.setattr(one, "submit", lambda *_, **__: pytest.fail("it is asked"))
+    first.negotiated = replace(first.negotiated, api_versions={})
+    with pytest.raises(UnsupportedVersionError):
+        in_turn.look_up(FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), Deadline.after_ms(60_000))
+
+
+def test_a_look_up_closes_no_connection_on_which_an_answer_is_held_back(cluster: ScriptedCluster) -> None:
+    """A JoinGroup waits for the other members, for longer than the request timeout."""
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    router.close()
+    cluster[1].on(MetadataRequest, Silence)
+    channel = router.connection(1, channel="membership")
+    channel.request_timeout_ms = 100
+    joining = channel.submit(MetadataRequest(topics=[]))
+    joining.overdue_at += 600
+    asked = router_module._Asked[Any](Deadline.after_ms(60_000), [])
+    asked.ask(lambda: channel, MetadataRequest(topics=[]))
+    assert asked.first(5_000) is None
+    assert (channel.closed, joining.done) == (False, False)
     router.close()
 
 

@@ -20,6 +20,7 @@ from spark_kafka_native.kafka.consumer.fetch_responses import (
     apply_failure,
     apply_leader,
     apply_missing,
+    apply_newer_leader,
     apply_response,
 )
 from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, PartitionState
@@ -328,8 +329,12 @@ def test_out_of_range_asks_without_the_epoch_before_it_is_believed() -> None:
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE])
 def test_the_word_of_a_follower_is_not_final(code: ErrorCode) -> None:
+    """Nor does it keep the leader from comparing its log with the records that were read."""
     one = follower()
+    one.receive(RecordSetEnd(15, 4), 100, 1, 49.5)
+    deliver(one, 15)
     apply_response(one, data(error_code=code), ANSWER, RULES)
+    assert one.position.last_fetched_epoch == 4
     assert (one.error, one.broker.node_id, one.progress.failures) == (None, 1, 0)
     assert one.broker.leader_only(50.9)
     assert not one.broker.leader_only(51.0)
@@ -389,6 +394,14 @@ def test_a_preferred_replica_is_asked_until_the_leader_is_asked_again() -> None:
     assert one.broker.node_id == 1
 
 
+def test_a_preferred_replica_without_anything_new_is_left_when_its_time_is_over() -> None:
+    """Its replication may stand still, and it answered for ever without records."""
+    one = follower(60, ENDLESS)
+    for now, node_id in ((1_000.0, 2), (1_000.1, 1)):
+        assert not apply_response(one, data(), replace(ANSWER, now=now), RULES)
+        assert (one.error, one.broker.node_id) == (None, node_id)
+
+
 def test_a_preferred_replica_that_nobody_knows_or_that_was_left_is_a_failure() -> None:
     unknown = state()
     apply_response(unknown, data(preferred_read_replica=9), ANSWER, RULES)
@@ -397,6 +410,7 @@ def test_a_preferred_replica_that_nobody_knows_or_that_was_left_is_a_failure() -
         1,
         True,
     )
+    assert unknown.broker.leader_only(50.9)
     left = follower()
     left.leave_replica(49.5, 300.0)
     apply_response(left, data(preferred_read_replica=2), ANSWER, RULES)
@@ -428,6 +442,98 @@ def test_what_the_node_prefers_itself_is_no_detour() -> None:
     one = follower()
     assert apply_response(one, data(records=batch(10, 5), preferred_read_replica=2), ANSWER, RULES)
     assert one.broker.node_id == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "x"),
+        BrokerError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, "x"),
+        BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "x"),
+        BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "x"),
+        NetworkError("lost"),
+    ],
+)
+def test_a_follower_that_fails_is_left_for_the_leader(error: KafkaError) -> None:
+    """The leader, which is well, named it again and again."""
+    one = follower()
+    apply_failure(one, error, 50.0, RULES)
+    assert (one.broker.leader, one.broker.replica, one.broker.leader_only(50.9)) == (None, None, True)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_followed"),
+    [
+        (Leader(3, 6, UUID(int=1)), True),
+        (Leader(1, 6, UUID(int=1)), True),
+        (Leader(3, 5, UUID(int=1)), False),
+        (Leader(3, 4, UUID(int=1)), False),
+        (Leader(3, 6, UUID(int=2)), False),
+        (Leader(3, 6, None), False),
+        (BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "x"), False),
+    ],
+)
+def test_a_leader_of_a_newer_epoch_is_followed_though_the_former_one_answers(
+    found: Leader | KafkaError, is_followed: bool
+) -> None:
+    """One that is cut off from the controller answers for ever without records."""
+    one, former = follower(), Leader(1, 5, UUID(int=1))
+    one.broker.led_by(former, 49.0)
+    one.progress.at_end_since = 40.0
+    one.receive(RecordSetEnd(15, 5), 100, 1, 50.0)
+    apply_newer_leader(one, found, 50.0)
+    assert one.broker.leader == (found if is_followed else former)
+    assert (one.broker.replica is None, one.progress.at_end_since is None) == (is_followed, is_followed)
+    assert one.position.fetch_offset == (10 if is_followed else 15)
+    lost = state()
+    lost.broker.lose_leader()
+    apply_newer_leader(lost, found, 50.0)
+    assert lost.broker.leader is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "topic_id", "known", "is_believed"),
+    [
+        (5, UUID(int=1), 5, True),
+        (6, UUID(int=1), 5, True),
+        (4, UUID(int=1), 5, False),
+        (0, UUID(int=1), 5, False),
+        (-1, UUID(int=1), 5, True),  # of a broker without epochs
+        (4, None, 5, True),
+        (4, UUID(int=1), -1, True),
+    ],
+)
+@pytest.mark.parametrize("by", ["records", "a leader"])
+def test_a_leader_before_that_of_the_records_that_were_read_is_looked_up_again(
+    epoch: int, topic_id: UUID | None, known: int, is_believed: bool, by: str
+) -> None:
+    """A broker that lags behind names it, and it has less than was read: that was read again."""
+    one = PartitionState(TP, 10, ENDLESS, 400, leader_epoch=known if by == "records" else -1)
+    if by == "a leader":
+        one.broker.led_by(Leader(2, known, topic_id), 49.0)
+        one.broker.lose_leader()
+    found = Leader(1, epoch, topic_id)
+    apply_leader(one, found, 50.0, RULES)
+    assert (one.broker.leader == found, one.error, one.progress.failures) == (
+        is_believed, None, int(not is_believed),
+    )  # fmt: skip
+    if not is_believed:
+        apply_leader(one, found, 80.0, RULES)
+        assert one.broker.leader is None
+        apply_leader(one, found, 80.1, RULES)  # no other one is named: the epoch may be wrong
+        assert one.broker.leader == found
+
+
+def test_a_leader_of_a_newer_epoch_may_lag_behind_as_long_as_the_one_before() -> None:
+    one = state(60)
+    apply_response(one, data(), ANSWER, RULES)
+    assert one.progress.at_end_since == 50.0
+    one.broker.lose_leader()
+    apply_leader(one, Leader(1, 5, None), 53.0, RULES)
+    assert one.progress.at_end_since == 50.0
+    one.broker.lose_leader()
+    apply_leader(one, Leader(2, 6, None), 54.0, RULES)
+    assert one.progress.at_end_since is None
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,12 @@ from spark_kafka_native.kafka.errors import (
     ProtocolError,
 )
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
-from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest, FetchResponse, PartitionData
+from spark_kafka_native.kafka.protocol.api.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -309,6 +314,37 @@ def test_an_end_that_vanishes_while_a_follower_is_read_is_noticed(cluster: Scrip
         drain(run, 30)
     assert time.monotonic() - began < 20
     assert run.position(tp) == 20
+
+
+def test_newer_metadata_are_followed_though_the_former_leader_answers(cluster: ScriptedCluster) -> None:
+    """It may be cut off from the controller, and not have heard of its successor: nothing came any more."""
+    [tp] = fill(cluster)
+    run = start(cluster)
+    run.add(tp, 0)
+    assert drain(run, 0.3)[tp][-1] == 19
+    empty = PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.NONE,
+        high_watermark=20,
+        last_stable_offset=20,
+        aborted_transactions=None,
+        records=None,
+    )
+
+    def go_on(request: FetchRequest, _version: int) -> FetchResponse:
+        (topic,) = request.topics
+        found = FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=[empty])
+        return FetchResponse(responses=[found])
+
+    cluster[1].on(FetchRequest, go_on)
+    assert drain(run, 0.3) == {}  # earlier requests are answered
+    log = cluster.logs[tp]
+    log.leader, log.leader_epoch = 2, 3
+    log.append([b"20"])
+    assert drain(run, 0.3) == {}
+    run._router.refresh((tp.topic,), Deadline.after_ms(60_000))
+    assert drain(run, 0.3) == {tp: [20]}
+    assert cluster[2].requests(FetchRequest)
 
 
 def test_a_log_cut_back_with_a_change_of_its_leader_is_noticed(cluster: ScriptedCluster) -> None:

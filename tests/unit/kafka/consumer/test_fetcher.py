@@ -362,7 +362,11 @@ def test_out_of_range_of_a_follower_asks_the_leader(cluster: ScriptedCluster) ->
     assert len(cluster[2].requests(FetchRequest)) == 1
 
 
-def test_records_come_from_the_preferred_replica(cluster: ScriptedCluster) -> None:
+@pytest.mark.parametrize(("node_id", "by_leader"), [(3, 1), (99, 11)], ids=["known", "unknown"])
+def test_records_come_from_the_preferred_replica(
+    cluster: ScriptedCluster, node_id: int, by_leader: int
+) -> None:
+    """Or from the leader, if its replica is not in the metadata."""
     tps = fill(cluster, partitions=1)
     serve = cluster.fetcher(1)
 
@@ -374,13 +378,13 @@ def test_records_come_from_the_preferred_replica(cluster: ScriptedCluster) -> No
 
         return answer
 
-    cluster[1].push(FetchRequest, prefer(99), prefer(3))
+    cluster[1].push(FetchRequest, prefer(node_id))
     cluster[3].on(FetchRequest, serve)
-    assert read_all(fetcher(cluster, max_partition_fetch_bytes=1, client_rack="c"), whole(tps)) == complete(
-        tps
-    )
-    assert len(cluster[1].requests(FetchRequest)) == 2
-    assert len(cluster[3].requests(FetchRequest)) == 10
+    found = read_all(fetcher(cluster, max_partition_fetch_bytes=1, client_rack="c"), whole(tps))
+    assert found == complete(tps)
+    racks = [request.rack_id for request in cluster[1].requests(FetchRequest)]
+    assert racks == ["c", *[""] * (by_leader - 1)]
+    assert len(cluster[3].requests(FetchRequest)) == 11 - by_leader
 
 
 def corrupted(cluster: ScriptedCluster) -> Any:

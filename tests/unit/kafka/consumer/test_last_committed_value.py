@@ -129,6 +129,15 @@ def test_as_a_naive_reader_sees_it(look: Any, seed: int) -> None:
         look(log)
 
 
+def test_of_transactions_that_end_in_another_order_the_last_record_counts(look: Any) -> None:
+    log = Log(random.Random(0))
+    log.write(1, (b"mine", b"first"))
+    log.write(2, (b"mine", b"second"))
+    for producer in (2, 1):
+        log.finish(producer, commit=True)
+    assert look(log) == b"second"
+
+
 def test_markers_of_producers_that_never_wrote_the_key_are_not_even_read(look: Any) -> None:
     # There may be millions of them.
     log = Log(random.Random(0))

@@ -1016,9 +1016,9 @@ def test_a_consumer_that_is_dropped_after_what_ended_its_membership_is_freed() -
     consumer = GroupConsumer("127.0.0.1:1", "a", "g")
     thread, freed = parts_of(consumer).member.thread, weakref.ref(consumer)
     with parts_of(consumer).member.changing() as membership:
-        membership.failure = BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "JoinGroup of group g")
+        membership.failure = BrokerError(ErrorCode.INVALID_GROUP_ID, "JoinGroup of group g")
     for _ in range(2):
-        with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
+        with pytest.raises(BrokerError, match="INVALID_GROUP_ID"):
             consumer.read(0.0)
     del consumer
     gc.collect()

@@ -196,11 +196,18 @@ class TestTimeouts:
         self, connection: Connection, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A log handler that uses the client waited for itself."""
-        readers: list[object] = []
-        monkeypatch.setattr(pipeline.Throttle, "say", lambda _one: readers.append(connection._reader))
+        roles: list[object] = []
+        monkeypatch.setattr(
+            pipeline.Throttle, "say", lambda _one: roles.append((connection._reader, connection._writer))
+        )
         stream.waits = [stream.answer(0, throttle_ms=10)]
         connection.send(REQUEST)
-        assert readers == [None]
+        assert roles == [(None, None)] * 2  # when it was written, and when the answer was read
+        roles.clear()
+        stream.full = True
+        stream.waits = [stream.answer(1, throttle_ms=10), lambda: setattr(stream, "full", False) or WRITE]
+        connection.submit(REQUEST)  # its writer reads meanwhile
+        assert roles == [(None, None)]
 
     def test_no_request_is_submitted_while_the_connection_is_given_up(
         self, connection: Connection, monkeypatch: pytest.MonkeyPatch

@@ -41,7 +41,7 @@ from spark_kafka_native.kafka.producer.sending.transaction import (
     State,
     Transaction,
 )
-from spark_kafka_native.kafka.producer.sending.transaction_requests import end_transaction
+from spark_kafka_native.kafka.producer.sending.transaction_requests import TransactionSession, end_transaction
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
 from spark_kafka_native.kafka.protocol.api.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
@@ -648,6 +648,29 @@ def test_a_block_that_is_interrupted_as_it_begins_leaves_no_transaction_open(
                 raise AssertionError
             write(producer, *told("b"))
     assert seen(cluster) == [*told("a"), *told("b")]
+
+
+def test_a_block_that_is_interrupted_as_it_begins_leaves_the_transaction_of_another_thread(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with producing(cluster) as producer:
+        other = threading.Thread(target=producer.begin)
+        other.start()
+        other.join(60)
+        with pytest.raises(TransactionStateError), producer.transaction():
+            raise AssertionError
+        with monkeypatch.context() as patched:
+            patched.setattr(TransactionSession, "initialize", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                producer.transaction().__enter__()
+        assert producer.state is State.OPEN
+        write(producer, *told("a"))
+        producer.commit()
+    assert seen(cluster) == told("a")
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @VERSIONS

@@ -84,6 +84,20 @@ def test_an_end_of_the_log_is_a_loss_but_not_where_a_transaction_hides_the_recor
     assert spans(rebind_ranges(router, left, EndOfLogError(T0, 30, 70, 69, 40), LEVEL)) == [("t-0", 30, 50)]
 
 
+def test_the_end_of_the_log_is_that_of_the_present_leader(cluster, router, monkeypatch):
+    """One that was deposed, and has not heard of it, lacks the records of its successor: they were lost."""
+    refresh = router.refresh
+
+    def find_successor(topics, deadline):
+        assert set(topics) == {"t"}
+        cluster.logs[T0].end_offset = 70
+        refresh(topics, deadline)
+
+    monkeypatch.setattr(router, "refresh", find_successor)
+    found = rebind_ranges(router, [bound(T0, 30, 70)], EndOfLogError(T0, 30, 70, 50), LEVEL)
+    assert (spans(found), found.losses) == ([("t-0", 30, 70)], ())
+
+
 def test_partitions_that_are_gone_are_lost_and_the_others_stay_as_far_as_they_had_come(router):
     gone = TopicPartition("t", 7)
     left = [bound(T0, 30, 40), bound(gone, 0, 5)]

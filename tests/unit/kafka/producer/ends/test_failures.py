@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.producer.completion import OVERTAKING
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
 from spark_kafka_native.kafka.producer.sending.sender import SenderLoop
 from spark_kafka_native.kafka.producer.sending.transaction import Transaction, TransactionEvent
-from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
+from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillFolder
 
 LOST = NetworkError("the connection was lost")
 REFUSED = BrokerError(ErrorCode.INVALID_RECORD, "Produce")
@@ -135,6 +135,23 @@ def test_what_comes_behind_one_of_the_folder_does_not_overtake_it(failing, tmp_p
         (one.order, True, one.records) for one in (first, second, late)
     ]
     assert failing.kept(tmp_path) == [data]
+
+
+def test_what_goes_along_with_a_batch_that_is_refused_or_gone_is_sent_again(failing):
+    """The reason is that of the first one alone: the others were left behind with it, or taken for gone."""
+    for cause in (REFUSED, FileNotFoundError(2, "deleted")):
+        (first, _), (second, _) = spilled(1, (7, 0, 0)), spilled(2, (7, 0, 1))
+        late = batch(3)
+        for one in (first, second):  # in the folder, so that they can be taken out of it
+            (one.spilled,) = failing.folder.keep([NewEntry(TP, None, 1, False, "why", batch(1).data)])
+        failing.add(first, second, late)
+        failing.partition.spilled()
+        failing.failures.fail([first], "its own reason", cause)
+        assert [order for order, _ in failing.told] == [1, 2, 3]
+        backlog = failing.half.spilling.backlogs.pop(TP)
+        assert [one.order for one in backlog.batches] == [second.order, late.order]
+        failing.ends.clear()
+        failing.partition.resumed()
 
 
 def test_the_first_batch_of_the_folder_expires_and_the_time_of_the_others_begins_with_their_turn(failing):

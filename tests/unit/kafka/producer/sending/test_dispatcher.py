@@ -259,9 +259,11 @@ def test_what_waits_behind_a_batch_in_flight_without_numbers_is_not_given_up_bef
     queue.sent(first, 1)
     denied = SimpleNamespace(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions={})
     one.topics.metadata.topics["t"] = denied
-    lookups = SimpleNamespace(refresh=lambda _topic: None, unsure=())
+    asked = []
+    lookups = SimpleNamespace(refresh=asked.append, unsure=())
     dispatcher = Dispatcher(one.topics, queues, one.connections, lookups, half.spilling, half.timer)
     assert dispatcher.send(0.0) == []
+    assert asked == ["t"]  # the topic may be back by then
     queue.lost(first, NetworkError("no answer"), 0.0)
     assert [each.batches for each in dispatcher.send(60.0)] == [[first, second]]
 
