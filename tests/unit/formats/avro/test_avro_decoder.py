@@ -143,6 +143,78 @@ def test_values_are_resolved(
     assert decoded.array.to_pylist() == [wanted]
 
 
+@pytest.mark.parametrize(
+    ("kind", "default", "wanted"),
+    [
+        ("null", None, None),
+        ("boolean", False, False),
+        ("boolean", True, True),
+        ("int", -(2**31), -(2**31)),
+        ("int", 64, 64),
+        ("long", 2**63 - 1, 2**63 - 1),
+        ("long", -(2**63), -(2**63)),
+        ("float", 1.5, 1.5),
+        ("float", 2, 2.0),
+        ("double", 1e300, 1e300),
+        ("string", "ä€", "ä€"),
+        # Of bytes each letter is one byte.
+        ("bytes", "\xff\0\x80a", b"\xff\0\x80a"),
+        (fixed(2), "\xff\x80", b"\xff\x80"),
+        (decimal(4, 2), "\xff\x85", Decimal("-1.23")),
+        (E1, "C", "C"),
+        ({"type": "array", "items": "int"}, [], []),
+        ({"type": "array", "items": "bytes"}, ["\xe4", ""], [b"\xe4", b""]),
+        ({"type": "map", "values": "int"}, {}, []),
+        ({"type": "map", "values": "bytes"}, {"ä": "\xe4", "": "b"}, [("ä", b"\xe4"), ("", b"b")]),
+        (["int", "null"], None, None),
+        (["int", "bytes", "string"], "\xff", {"member0": None, "member1": b"\xff", "member2": None}),
+        (["int", "bytes", "string"], "€", {"member0": None, "member1": None, "member2": "€"}),
+        (record(("b", "bytes"), ("e", E1), name="P"), {"e": "B", "b": "\xff"}, {"b": b"\xff", "e": "B"}),
+    ],
+)
+def test_defaults_are_the_values_that_the_schema_says(
+    kernel: AvroKernel, kind: Any, default: Any, wanted: Any
+) -> None:
+    read = record({"name": "d", "type": kind, "default": default}, ("a", "int"))
+    decoded = decode(kernel, [b"\x02", b"\x04"], record(("a", "int")), read)
+    assert decoded.bad == BadRows()
+    assert decoded.array.to_pylist() == [{"d": wanted, "a": 1}, {"d": wanted, "a": 2}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("null", 0),
+        ("boolean", 1),
+        ("boolean", None),
+        ("int", 2**31),
+        ("int", 1.0),
+        ("int", True),
+        ("long", 2**63),
+        ("long", -(2**63) - 1),
+        ("float", True),
+        ("float", 1e39),
+        ("double", "1"),
+        ("string", 1),
+        ("bytes", "\u0100"),
+        (fixed(2), "a"),
+        (fixed(2), "abc"),
+        (E1, "D"),
+        ({"type": "array", "items": "int"}, {}),
+        ({"type": "array", "items": "int"}, ["x"]),
+        ({"type": "map", "values": "int"}, []),
+        ({"type": "map", "values": "int"}, {"k": None}),
+        (["null", "int"], "x"),
+        (record(("x", "int"), name="P"), []),
+        (record(("x", "int"), name="P"), {}),
+    ],
+)
+def test_defaults_of_another_type_are_refused_at_once(kind: Any, default: Any) -> None:
+    read = record({"name": "d", "type": kind, "default": default})
+    with pytest.raises(FormatError, match="default of `d` in the Avro schema is no "):
+        decode(PythonKernel(), [], record(), read)
+
+
 HUGE = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
 """2 ** 63 - 1."""
 LEAST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"

@@ -191,10 +191,33 @@ def test_references_without_end_cost_few_requests() -> None:
 def test_more_references_than_allowed() -> None:
     refer = [{"name": f"r{i}", "subject": f"r{i}", "version": 1} for i in range(300)]
     answers = {f"/subjects/r{i}/versions/1": version(i) for i in range(300)}
-    with registry({**answers, "/schemas/ids/1": {"schema": LONG, "references": refer}}) as (asked, served):
+    answers |= {f"/schemas/ids/{id}": {"schema": LONG, "references": refer[:id]} for id in (300, 201, 200)}
+    with registry(answers) as (asked, served):
         with pytest.raises(RegistryError, match="more than 200 references"):
-            asked.schema(1)
+            asked.schema(300)
         assert len(served.asked) <= 202
+        with pytest.raises(RegistryError, match="more than 200 references"):
+            asked.schema(201)
+        assert asked.schema(200).reference_count == 200
+
+
+@pytest.mark.parametrize(("levels", "allowed"), [(6, True), (7, False), (12, False)])
+def test_references_of_references_count_wherever_they_are_used(levels: int, allowed: bool) -> None:
+    """Each schema uses the next one twice: a few answers, and twice as many references with each level."""
+    answers: dict[str, Any] = {
+        f"/subjects/r{i}/versions/1": version(
+            i, references=[{"name": f"{half}{i}", "subject": f"r{i + 1}", "version": 1} for half in "ab"]
+        )
+        for i in range(levels)
+    }
+    answers[f"/subjects/r{levels}/versions/1"] = version(levels)
+    with registry(answers) as (asked, served):
+        if allowed:
+            assert asked.version("r0", 1).reference_count == 2 ** (levels + 1) - 2
+        else:
+            with pytest.raises(RegistryError, match="more than 200 references"):
+                asked.version("r0", 1)
+        assert len(served.asked) == levels + 1
 
 
 def test_a_reference_that_does_not_exist_is_no_unknown_schema() -> None:
