@@ -85,6 +85,31 @@ def test_an_empty_name_of_a_resource_is_not_every_resource(
     assert tuple(removed[name] for name in where) == (kind, "", LITERAL)
 
 
+@pytest.mark.parametrize(
+    ("options", "listed", "removed"),
+    [
+        (("--principal", "User:dave"), (ANY, ANY), (ALLOW, ANY)),
+        (("--principal", "User:dave", "--deny"), (DENY, ANY), (DENY, ANY)),
+        (("--principal", "User:dave", "--prefix"), (ANY, PREFIXED), (ALLOW, PREFIXED)),
+        (("--topic", "orders"), (ANY, ANY), (ALLOW, LITERAL)),
+        (("--group", "orders", "--prefix"), (ANY, PREFIXED), (ALLOW, PREFIXED)),
+        (("--cluster", "--deny"), (DENY, ANY), (DENY, LITERAL)),
+    ],
+)
+def test_acls_of_one_pattern_are_removed_only_where_there_is_a_name(
+    broker: MockBroker, options: tuple[str, ...], listed: tuple[int, int], removed: tuple[int, int]
+) -> None:
+    """Without a name those of prefixes are removed, too: else the user would keep them."""
+    broker.on("DescribeAcls").reply({"resources": []})
+    broker.on("DeleteAcls").reply({"filter_results": [{}]})
+    run(broker, "acls", "list", *options)
+    run(broker, "acls", "remove", *options)
+    for api, wanted in (("DescribeAcls", listed), ("DeleteAcls", removed)):
+        fields = asked(broker, api)
+        (found,) = fields.get("filters", [fields])
+        assert (found["permission_type"], found["pattern_type_filter"]) == wanted
+
+
 def test_acls_are_listed_and_not_removed(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
     rule = {"principal": "User:dave", "host": "*", "operation": READ, "permission_type": DENY}
     resource = {"resource_type": CLUSTER, "resource_name": "kafka-cluster", "pattern_type": LITERAL}
