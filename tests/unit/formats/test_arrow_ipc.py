@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from support.hooks.fresh_seeds import try_seeds
 
-from spark_kafka_native.formats import EncodeError, FormatError, load_format
-from spark_kafka_native.formats.arrow_ipc import ArrowIpcFormat
+from spark_kafka_native.formats import EncodeError, FormatError, arrow_ipc_sizes, load_format
+from spark_kafka_native.formats.arrow_ipc import ArrowIpcFormat, _size
 from spark_kafka_native.formats.arrow_ipc_sizes import MAX_GROWTH
 
 SECONDS = float(os.environ.get("ARROW_FUZZ_SECONDS", "2"))
@@ -272,14 +272,15 @@ def test_offsets_of_no_lists_at_all_are_not_followed(
     assert decoded.array.to_pylist() == [[{"x": []}]]
 
 
-def test_the_buffers_of_a_batch_have_one_limit_together() -> None:
+@pytest.mark.parametrize("size", [2**40, -(2**40)])
+def test_the_buffers_of_a_batch_have_one_limit_together(size: int) -> None:
     columns = {name: pa.array([number] * 2, pa.int64()) for number, name in enumerate(("id", "more", "last"))}
     packed = stream(pa.table(columns), compression="lz4")
     claim = packed.index(struct.pack("<q", 16), packed.index(b"last"))  # of the first column's values
     claims = [at for at in range(claim, len(packed)) if packed[at : at + 8] == struct.pack("<q", 16)]
     refused = 0
     for at in claims:
-        changed = packed[:at] + struct.pack("<q", 2**40) + packed[at + 8 :]
+        changed = packed[:at] + struct.pack("<q", size) + packed[at + 8 :]
         refused += "are refused for its length" in "".join(read(ROWS, changed).bad.reasons)
     assert refused >= 3  # whichever of the three it is
 
@@ -292,6 +293,37 @@ def test_the_batches_of_a_stream_have_one_limit_together() -> None:
     limit = MAX_GROWTH * len(many)
     assert batch.nbytes < limit < 10 * batch.nbytes - 2**16
     assert read(kind, many).bad.reasons[0].endswith("are refused for its length")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1] * 1000, pa.int64()),
+        pa.array(["abc"] * 1000),
+        pa.array([[]] * 1000, pa.list_(pa.int8())),
+        pa.array([[]] * 1000, pa.map_(pa.string(), pa.int8())),
+        pa.array([[1, 2], []] * 500, pa.list_(pa.int64())),
+        pa.array([[("k", 1)]] * 1000, pa.map_(pa.string(), pa.int64())),
+        pa.array([{"a": [], "b": [[]]}] * 1000, pa.struct([("a", ROWS), ("b", pa.list_(ROWS))])),
+        pa.array(["long word"] * 1000).dictionary_encode(),
+    ],
+    ids=lambda column: str(column.type)[:40],
+)
+def test_sizes_are_those_of_the_columns_that_are_read(column: pa.Array) -> None:
+    """Also of offsets, which columns may share in a payload."""
+    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    assert 0.9 * plain.nbytes <= _size(column) <= 1.1 * plain.nbytes
+
+
+@pytest.mark.parametrize("batches", [9, 10])
+def test_the_messages_of_a_stream_have_a_limit(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schema is one of them."""
+    monkeypatch.setattr(arrow_ipc_sizes, "_MAX_MESSAGES", 10)
+    kind = pa.list_(pa.struct([("id", pa.int64())]))
+    decoded = read(kind, stream(pa.table({"id": np.arange(batches)}), 1))
+    rows = [{"id": number} for number in range(batches)]
+    assert decoded.array.to_pylist() == [rows if batches < 10 else None]
+    assert decoded.bad.reasons == (("no Arrow IPC stream: more than 10 messages",) if batches == 10 else ())
 
 
 def test_what_is_written_is_read_again() -> None:

@@ -80,6 +80,32 @@ def test_names_that_are_data() -> None:
         json_type(*keys)
 
 
+@pytest.mark.parametrize("count", [MAX_FIELDS, MAX_FIELDS + 1])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [('{"a": ', "}"), ('{"a": [', "]}"), ('{"a": [[], [', "]]}"), ('{"a": {"b": [', "]}}")],
+)
+def test_fields_count_wherever_they_stand(count: int, before: str, after: str) -> None:
+    around = before.count('"') // 2
+    fields = json.dumps({f"u{i}": 1 for i in range(count - around)})
+    payload = f"{before}{fields}{after}"
+    if count <= MAX_FIELDS:
+        assert json_type(payload).count(": int64") == count - around
+        return
+    with pytest.raises(FormatError, match="more than 2,000 fields: names seem to be data"):
+        json_type(payload)
+
+
+@pytest.mark.parametrize("count", [MAX_FIELDS, MAX_FIELDS + 1, MAX_FIELDS + 9])
+def test_a_line_of_too_many_values_has_no_type(count: int) -> None:
+    line = pa.array([b",".join([b"1"] * count)])
+    if count <= MAX_FIELDS:
+        assert infer_csv(line, {}).num_fields == count
+        return
+    with pytest.raises(FormatError, match="more than 2,000 fields"):
+        infer_csv(line, {})
+
+
 def test_a_deep_type_is_bounded() -> None:
     for depth in (500, 900, 5_000, 100_000):  # Python's own parser gives up somewhere in between
         deep = '{"a":' * depth + "1" + "}" * depth

@@ -217,6 +217,16 @@ def test_indexes_that_break_off_do_not_go_on_in_the_next_record(registry: FakeRe
         }
 
 
+def test_the_indexes_that_are_kept_have_a_limit(registry: FakeRegistry) -> None:
+    """Payloads of something else may have any."""
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
+    decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
+    decoded = decoder.decode(pa.array([frame_id(2) + _indexes((index,)) for index in range(2_100)]))
+    assert decoded.bad.rows == (0, *range(2, 2_100))
+    assert decoded.bad.reasons[-1] == "it is a message with the indexes [2099], not r.Order"
+    assert len(decoder._decoders[2]._refusals) <= 1_001
+
+
 def test_the_first_message_is_the_default_and_indexes_stand_in_front(registry: FakeRegistry) -> None:
     given = {"topic": "orders", "payload": "value"}
     assert str(ProtobufFormat().resolve_read(given).type) == "struct<text: string>"

@@ -233,6 +233,15 @@ def test_a_second_schema_is_said_once(
     assert "under schema 4, others under schema 5" in line
 
 
+def test_the_first_schemas_are_kept_of_some_types_only() -> None:
+    """Each batch of a stream may have a type of its own."""
+    noted = registry_formats._FirstSchemas()
+    kinds = [pa.struct([(f"f{number}", TEXT)]) for number in range(registry_formats._MAX_NOTED + 1)]
+    for kind in (*kinds, kinds[0]):
+        noted.note(kind, 1)
+    assert list(noted._keys) == kinds[:-1]
+
+
 def test_an_encoder_puts_the_schema_in_front() -> None:
     class Upper:
         def encode(self, rows: pa.Array) -> pa.Array:

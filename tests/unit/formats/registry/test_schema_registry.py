@@ -65,6 +65,16 @@ def test_a_schema_is_asked_for_once() -> None:
         assert served.paths == ["/schemas/ids/7"]
 
 
+def test_the_registries_that_are_kept_have_a_limit() -> None:
+    def of(number: int) -> SchemaRegistry | None:
+        return SchemaRegistry.from_settings({"registry.url": f"http://127.0.0.1:1/{number}"})
+
+    found = [of(number) for number in range(schema_registry._MAX_REGISTRIES + 1)]
+    assert len(schema_registry._registries) == schema_registry._MAX_REGISTRIES
+    assert all(of(number) is one for number, one in enumerate(found) if number)
+    assert of(0) is not found[0]
+
+
 def test_by_guid_by_version_and_the_latest() -> None:
     guid = "00112233-4455-6677-8899-aabbccddeeff"
     answers = {
