@@ -264,14 +264,24 @@ def test_a_group_moves_no_further_than_the_records(
 
 
 @pytest.mark.parametrize(
-    "command", [("reset", "g", "--to", "2", "-t", "orders"), ("delete-records", "orders", "--before", "2")]
+    "command",
+    [
+        ("reset", "g", "--to", "2", "-t", "orders", "--execute"),
+        ("delete-records", "orders", "--before", "2", "--execute"),
+        ("offsets", "orders"),
+        ("tail", "orders"),
+        ("tail", "orders", "-f"),
+    ],
 )
 def test_a_partition_that_does_not_exist_is_refused(
     broker: MockBroker, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:
-    for options in (["-p", "99"], ["-p", "1", "-p", "99"]):
-        assert main([*command, *options, "--execute", "-b", broker.bootstrap_servers]) == 1
-        assert "orders-99" in capsys.readouterr().err
+    """At once: one that does not answer would be waited for, and `tail -f` would go on without it."""
+    for options in (["-p", "99"], ["-p", "1", "-p", "3"]):
+        assert main([*command, *options, "-b", broker.bootstrap_servers]) == 1
+        assert f"partition orders-{options[-1]}" in (err := capsys.readouterr().err)
+        assert "topic orders has 3 partitions" in err
+    assert broker.asked("ListOffsets") == []
     assert broker.committed("g") == {}
     assert len(broker.records("orders", 1)) == 4
 
