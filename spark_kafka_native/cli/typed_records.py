@@ -60,13 +60,13 @@ def _format(arguments: argparse.Namespace, payload: str, name: str, schema: str 
     from ..formats import ColumnFormat, FormatError
     from ..formats.json.json_text import JsonText
 
-    settings = {
-        key.removeprefix(f"{payload}."): text
-        for key, text in all_properties(arguments).items()
-        if is_of_format(key) and key.startswith((f"{payload}.", "registry."))
-    }
+    given = {key: text for key, text in all_properties(arguments).items() if is_of_format(key)}
+    settings = {key: text for key, text in given.items() if key.startswith("registry.")}
     if arguments.registry is not None:
         settings["registry.url"] = arguments.registry
+    # Those of the payload alone come before those of both, as in the options of Spark.
+    prefix = f"{payload}."
+    settings |= {key.removeprefix(prefix): text for key, text in given.items() if key.startswith(prefix)}
     in_properties = settings.pop("schema", None)
     schema = in_properties if schema is None else schema
     try:

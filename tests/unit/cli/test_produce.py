@@ -20,7 +20,7 @@ from spark_kafka_native.cli import produce
 from spark_kafka_native.cli.main import Stopped, main
 from spark_kafka_native.cli.produce import InputError, _NewRecord
 from spark_kafka_native.cli.record_lines import ShownRecord, json_line
-from spark_kafka_native.cli.typed_records import TypedInput
+from spark_kafka_native.cli.typed_records import TypedInput, given_formats
 from spark_kafka_native.formats import ColumnFormat, EncodeError
 from spark_kafka_native.formats.json.json_text import JsonText
 from spark_kafka_native.kafka import Record
@@ -708,6 +708,21 @@ def test_an_element_that_does_not_fit_is_not_called_empty() -> None:
     assert one.encode([b"[1]", b"null"]) == (one.encode([b"[1]"])[0], "it is empty")
     encoded, reason = one.encode([b"[1]", b"5", b"null"])
     assert (len(encoded), reason is not None and "array" in reason) == (1, True)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("option", [None, "http://option"])
+def test_a_registry_of_values_alone_comes_before_that_of_keys_and_values(
+    swapped: bool, option: str | None
+) -> None:
+    """The one that stood later counted, and got the credentials of the other."""
+    properties = [("registry.url", "http://both"), ("value.registry.url", "http://values")]
+    given = argparse.Namespace(
+        config=None, properties=properties[:: -1 if swapped else 1], bootstrap="x:1", registry=option,
+        timeout=None, parser=None, key_format="avro", key_schema=None, value_format="avro", value_schema=None,
+    )  # fmt: skip
+    urls = {name: dict(one.settings)["registry.url"] for name, one in given_formats(given).items()}
+    assert urls == {"key": option or "http://both", "value": "http://values"}
 
 
 def test_a_password_of_a_registry_is_looked_up_where_its_setting_says(
