@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -305,6 +304,8 @@ class TypedInput:
 
 def _unknown(text: bytes, kind: pa.DataType) -> str | None:
     """A member in JSON that is no field of ``kind``: to ignore it might write a null in its place."""
+    import json
+
     try:
         given = json.loads(text)
     except (ValueError, RecursionError):  # the decoder says why
