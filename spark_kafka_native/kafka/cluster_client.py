@@ -134,13 +134,13 @@ class Cluster:
     ) -> Broker:
         """The leader of a partition; waits for an election in progress."""
         tp, limit = _topic_partition(topic, partition), self._deadline(timeout)
-        led = self._router.retry(
-            lambda: self._router.leader(tp, deadline=limit),
+        return self._router.retry(
+            # Other threads may have newer metadata by then, which lack the broker.
+            lambda: self._router.broker(self._router.leader(tp, deadline=limit).node_id),
             what=f"finding the leader of {tp}",
             deadline=limit,
             topics=(tp.topic,),
         )
-        return self._router.snapshot.brokers[led.node_id]
 
     def refresh(self, topics: Collection[str] | None = None, timeout: float | None = None) -> None:
         """Refresh the metadata of ``topics`` or (None) of all topics."""

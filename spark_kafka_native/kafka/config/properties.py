@@ -123,14 +123,17 @@ def _names(f: Field[Any]) -> tuple[str, ...]:
 
 
 def _text_of(name: str, value: object) -> object:
-    """A property's value as a properties file spells it; an enum, list or tuple is returned unchanged."""
+    """A property's value as a properties file spells it; an enum, list or tuple is returned unchanged. As in
+    Java (``ConfigDef``) without blanks around it, which the end of a line in a file may have: with one,
+    ``group.id`` would be another group.
+    """
     if isinstance(value, Secret):
-        return value.reveal()
+        return value.reveal().strip()
     if isinstance(value, enum.Enum | list | tuple):
         return value
     if not isinstance(value, str | Number | os.PathLike):  # str() would make up a text
         raise ConfigError(f"{name} must be a str, not of the type {type(value).__name__}")
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else str(value).strip()
 
 
 def _alternatives(hint: Any) -> tuple[type, ...]:

@@ -67,7 +67,7 @@ class OptionValues:
         for name, text in options.items():
             lowered = name.lower()
             if lowered.startswith("kafka."):
-                kafka[lowered.removeprefix("kafka.")] = str(text)
+                kafka[lowered.removeprefix("kafka.")] = str(text).strip()  # as Java does
                 continue
             texts[lowered] = str(text)
             if not _is_setting(lowered, options) and (warning := _judge(lowered, name, scope)):

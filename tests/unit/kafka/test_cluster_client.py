@@ -81,6 +81,22 @@ def test_brokers_are_asked_for_again_once_they_are_old(brokers: ScriptedCluster)
         assert len(brokers.mock.asked("Metadata")) == before
 
 
+def test_a_leader_that_newer_metadata_lack_is_looked_up_again(
+    brokers: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may have refreshed them in between: it was a KeyError."""
+    with Cluster.connect(brokers.bootstrap_servers, retry_backoff_ms=5) as cluster:
+        leader, found = cluster._router.leader, list[int]()
+
+        def look(*given: Any, **named: Any) -> Any:
+            led = leader(*given, **named)
+            found.append(led.node_id)
+            return led._replace(node_id=99) if len(found) == 1 else led
+
+        monkeypatch.setattr(cluster._router, "leader", look)
+        assert [cluster.leader(T0).node_id] == found[1:]
+
+
 def test_a_fetch_follows_the_leader_to_another_broker(brokers: ScriptedCluster) -> None:
     """The broker that led the partition refuses, and the metadata of before name no other."""
     brokers.logs[T0].append([b"0", b"1"])

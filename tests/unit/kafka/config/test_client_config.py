@@ -24,10 +24,12 @@ from spark_kafka_native.kafka.config.client_config import (
     unknown_properties,
 )
 from spark_kafka_native.kafka.config.properties import Properties, property_field
+from spark_kafka_native.kafka.config.properties_file import parse_properties
 from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.model import Acks, IsolationLevel, OffsetAt
 
 BOOTSTRAP = {"bootstrap.servers": "a:9092"}
@@ -539,3 +541,17 @@ def test_brokers_by_librdkafkas_name() -> None:
 def test_where_each_reset_policy_goes_on(policy: str, place: OffsetAt | None) -> None:
     """A time before the epoch is its beginning."""
     assert OffsetReset.parse(policy).place(100_000_000) == place
+
+
+def test_blanks_around_a_value_do_not_count() -> None:
+    """As in Java: a file may have them at the end of a line, and the group was another one."""
+    found = parse_properties(
+        "bootstrap.servers=a:1 \nclient.id=me \nclient.rack= az1 \nsecurity.protocol= SASL_SSL \n"
+        "sasl.mechanism=PLAIN \nsasl.username=u\t\nsasl.password=s3 c \n"
+    )
+    config = ClientConfig.from_properties(found)
+    assert (config.client_id, config.client_rack, config.security.username) == ("me", "az1", "u")
+    assert config.security.password == Secret("s3 c")
+    assert GroupConfig.from_properties({"group.id": "billing "}).group_id == "billing"
+    with pytest.raises(ConfigError):
+        TransactionConfig.from_properties({"transactional.id": " "})

@@ -221,6 +221,13 @@ def test_an_empty_group_is_none_to_start_from_or_to_commit_to():
         assert str(caught.value).endswith(text)
 
 
+def test_a_group_has_no_blanks_around_its_name():
+    """Java's clients take none: the offsets of another group were looked for."""
+    given = {"commitOffsets": "true", "kafka.group.id": " g\n"}
+    options = StreamOptions.parse(OptionValues.parse(BASE | given, Scope.STREAM))
+    assert options.read.group_id == "g"
+
+
 def test_refusals_of_what_is_missing():
     assert refuse({}, remove=("subscribe",)) == (
         "One of the following options must be specified for Kafka source: subscribe, subscribepattern, "
