@@ -94,8 +94,10 @@ def _cluster_checks(arguments: argparse.Namespace) -> Iterator[Finding]:
         return
     router = Router(config)
     try:
-        yield from check_cluster(router)
-        yield from check_leaders(router)
+        findings = list(check_cluster(router))
+        yield from findings
+        if findings[0].status == "ok":  # the metadata
+            yield from check_leaders(router)
         if arguments.write:
             yield from check_writing(router)
         else:
@@ -340,7 +342,8 @@ def check_leaders(router: Router) -> Iterator[Finding]:
     """Check that every partition has a leader."""
     try:
         metadata = router.metadata(None, refresh=True)
-    except KafkaError:  # `check_cluster` has said so
+    except KafkaError as failure:
+        yield error("leaders", str(failure))
         return
     leaders = {
         f"{name}-{index}": partition.leader in metadata.brokers

@@ -176,7 +176,7 @@ class _Compiler:
         """A field that the rows do not have."""
         if avro.has_default:
             data = encode_default(avro.type, avro.default, place)
-        elif avro.type.kind == "union" and any(one.kind == "null" for one in avro.type.items):
+        elif _is_nullable(avro.type):
             data = encode_default(avro.type, None, place)
         else:
             raise FormatError(f"The Avro schema has a field `{place}` without a default; the rows have none")
@@ -238,12 +238,19 @@ def _preference(avro: AvroType, kind: pa.DataType) -> int:
     """
     types = pa.types
     if types.is_struct(kind):
-        names, required = {one.name for one in kind}, {one.name for one in avro.fields if not one.has_default}
-        return 0 if names <= {one.name for one in avro.fields} and required <= names else 1
+        names = {one.name for one in kind}
+        required = {one.name for one in avro.fields if not one.has_default and not _is_nullable(one.type)}
+        return 0 if required <= names <= {one.name for one in avro.fields} else 1
+    if types.is_decimal(kind):
+        return 0
     if types.is_fixed_size_binary(kind) and avro.kind == "fixed":
         return 0 if avro.size == kind.byte_width else 2
     order = ("enum", "bytes") if kind in _TEXTS or types.is_dictionary(kind) else ("bytes", "fixed")
     return order.index(avro.kind) + 1 if avro.kind in order else 0
+
+
+def _is_nullable(avro: AvroType) -> bool:
+    return avro.kind == "union" and any(one.kind == "null" for one in avro.items)
 
 
 def _digits(avro: AvroType, kind: pa.DataType) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from ..cluster.coordinators import ask_controller, learn_controller
-from ..errors import BrokerError, KafkaError, NetworkError, ProtocolError, UnreachableError, with_refused
+from ..cluster.coordinators import learn_controller
+from ..errors import BrokerError, KafkaError, NetworkError, ProtocolError, with_refused
 from ..protocol.api.acls import (
     AclCreation,
     CreateAclsRequest,
@@ -19,7 +19,7 @@ from ..protocol.api.acls import (
     DescribeAclsRequest,
 )
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, Task, refuse
+from .family import AdminFamily, ItemResult, NotSentError, Task, refuse
 
 _LOG = logging.getLogger("spark_kafka_native")
 E = TypeVar("E", bound=enum.IntEnum)
@@ -212,16 +212,20 @@ class AclAdmin(AdminFamily):
     def _delete(self, request: DeleteAclsRequest, limit: Deadline) -> DeleteAclsResponse:
         lost: list[KafkaError] = []
 
-        def between(error: KafkaError) -> None:
-            if isinstance(error, NetworkError) and not isinstance(error, UnreachableError):
+        def attempt() -> DeleteAclsResponse:
+            try:
+                return self._ask_controller(request, limit)
+            except NotSentError as not_sent:
+                raise not_sent.reason from not_sent.reason.__cause__
+            except NetworkError as error:
                 lost.append(error)
-            learn_controller(self._router, error, limit)
+                raise
 
         response = self._router.retry(
-            lambda: ask_controller(self._router, request, limit),
+            attempt,
             what="DeleteAcls",
             deadline=limit,
-            between=between,
+            between=lambda error: learn_controller(self._router, error, limit),
         )
         if lost:
             _LOG.warning("An earlier attempt had no answer, and may have deleted ACLs, too: %s", lost[-1])

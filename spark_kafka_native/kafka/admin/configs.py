@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Self, TypeVar
 
 from ..cluster.describe_configs import describe_broker_configs, describe_topic_configs
@@ -24,7 +23,7 @@ from ..protocol.api.configs import (
 )
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, Task, names_of, refuse
+from .family import AdminFamily, ItemResult, Task, before_sending, names_of, refuse
 
 R = TypeVar("R", bound=Response)
 
@@ -193,8 +192,12 @@ class ConfigAdmin(AdminFamily):
         def ask(_: list[object]) -> list[ItemResult]:
             node_id = resource.node_id
             # One attempt, so that it is known which one was lost.
-            ask_once = self._ask_controller if node_id is None else partial(self._router.send_to, node_id)
-            response = ask_once(request, limit)
+            if node_id is None:
+                response = self._ask_controller(request, limit)
+            else:
+                with before_sending():
+                    self._router.connection(node_id, limit)
+                response = self._router.send_to(node_id, request, limit)
             return [ItemResult(resource, one.error_code, one.error_message) for one in response.responses]
 
         self._settle([resource], ask, Task("altering configs of", "AlterConfigs"), limit)

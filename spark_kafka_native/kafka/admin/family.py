@@ -148,7 +148,7 @@ class AdminFamily:
             raise with_refused(open_ones.refused[0], open_ones.refused[1:])
 
 
-class _NotSentError(KafkaError):
+class NotSentError(KafkaError):
     """An error from before a request was written: no broker can have carried it out."""
 
     def __init__(self, reason: KafkaError) -> None:
@@ -162,7 +162,7 @@ def before_sending() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        raise _NotSentError(error) from error.__cause__
+        raise NotSentError(error) from error.__cause__
 
 
 class _Settlement:
@@ -184,7 +184,7 @@ class _Settlement:
         """Ask about the items without a result. Raises a retriable error if some still have none."""
         try:
             outcomes = list(ask(list(self.pending)))
-        except _NotSentError as not_sent:
+        except NotSentError as not_sent:
             raise not_sent.reason from not_sent.reason.__cause__
         except UnreachableError:
             raise

@@ -110,8 +110,8 @@ class TopicAdmin(AdminFamily):
                 )
 
         self._settle(wanted, ask, _CREATING, limit)
-        if new and not validate_only:
-            self._await_leaders(list(new), limit)
+        if wanted and not validate_only:
+            self._await_topics(list(wanted), new, limit)
 
     def delete_topics(
         self, names: Collection[str], timeout: Timeout = None, *, missing_ok: bool = False
@@ -258,13 +258,16 @@ class TopicAdmin(AdminFamily):
             return dict(sorted(metadata.topics.items()))
         return {name: metadata.topic(name) for name in wanted}
 
-    def _await_leaders(self, names: list[str], limit: Deadline) -> None:
+    def _await_topics(self, names: list[str], new: Collection[str], limit: Deadline) -> None:
+        """Wait until they are known, and those that are ``new`` have leaders."""
+
         def all_led() -> None:
             metadata = self._router.metadata(names, refresh=True, deadline=limit)
             for name in names:
                 if name in metadata.topics and metadata.topics[name].error_code is _HIDDEN:
                     continue
-                for partition in metadata.topic(name).partitions:
+                partitions = metadata.topic(name).partitions
+                for partition in partitions if name in new else ():
                     self._router.leader(TopicPartition(name, partition))
 
         what = f"waiting for new topics {', '.join(sorted(names))}"

@@ -174,7 +174,7 @@ class ProducerConfig(Properties):
         (compression.zstd.level).
         """
         values = cls._parse(properties) | values
-        level = properties.get(f"compression.{values.get('compression_type', 'none')}.level")
+        level = properties.get(f"compression.{str(values.get('compression_type', 'none')).lower()}.level")
         if level is not None and values.get("compression_level") is None:
             values["compression_level"] = cls._parse({"compression.level": level})["compression_level"]
         return cls(**values)

@@ -180,6 +180,10 @@ class FetchLookups:
         outcomes: list[Outcome] = [*self._bounds_found]
         for lost, leaders in self._leaders_found:
             found = _by_partition(lost, leaders)
+            for state in lost:  # before: one that is refused is looked up with the others of its topic
+                leader = found[state.topic_partition]
+                if isinstance(leader, Leader) and (error := state.refuse_leader(leader, now)) is not None:
+                    found[state.topic_partition] = error
             self._topics.learn(found, now)
             outcomes += [LeaderOutcome(state, found[state.topic_partition]) for state in lost]
         self._bounds_found, self._leaders_found = [], []
@@ -229,10 +233,12 @@ def unbounded(state: PartitionState) -> OffsetOutOfRangeError | None:
     return error if error.log_start_offset is None else None
 
 
-def _by_partition(lost: Collection[PartitionState], leaders: _Leaders | KafkaError) -> _Leaders:
+def _by_partition(
+    lost: Collection[PartitionState], leaders: _Leaders | KafkaError
+) -> dict[TopicPartition, Leader | KafkaError]:
     if isinstance(leaders, KafkaError):
         return {state.topic_partition: leaders for state in lost}
-    return leaders
+    return dict(leaders)
 
 
 def _is_missing(found: Leader | KafkaError) -> bool:

@@ -157,9 +157,9 @@ def apply_leader(state: PartitionState, found: Leader | KafkaError, now: float, 
     """Apply the outcome of looking up the leader, unless the partition no longer waits for it."""
     if state.broker.leader is not None or not state.open:
         return
-    error = (
-        found if isinstance(found, KafkaError) else _recreated(state, found) or _deposed(state, found, now)
-    )
+    error = found if isinstance(found, KafkaError) else _recreated(state, found)
+    if error is None and isinstance(found, Leader):
+        error = state.refuse_leader(found, now)
     if error is not None:
         apply_failure(state, error, now, rules)
     elif isinstance(found, Leader):
@@ -186,20 +186,6 @@ def apply_newer_leader(state: PartitionState, found: Leader | KafkaError, now: f
         and found.leader_epoch > former.leader_epoch
     ):
         state.move_to(found, now)
-
-
-def _deposed(state: PartitionState, leader: Leader, now: float) -> KafkaError | None:
-    """An error if records of a later leader were read, as a broker that lags behind may name a former one,
-    unless it is the only one that is named for long.
-    """
-    progress, known = state.progress, max(state.position.last_fetched_epoch, state.broker.newest_epoch)
-    is_same = leader.topic_id is not None and state.topic_id in (None, leader.topic_id)
-    if not is_same or not 0 <= leader.leader_epoch < known:
-        return None
-    if progress.failures and now - progress.failing_since > retry_policy.KNOWN_TOPIC_WAIT_MS / 1000:
-        return None
-    where = f"fetching {state.where}: broker {leader.node_id} has led it in epoch {leader.leader_epoch}"
-    return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where, f"records of epoch {known} are known")
 
 
 def overdue_error(state: PartitionState, limit_ms: float) -> KafkaError:

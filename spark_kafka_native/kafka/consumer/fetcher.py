@@ -166,7 +166,9 @@ class FetchRun:
         self._turns = itertools.count(1)
         self._muted_ms = 0.0
         self._snapshot = router.snapshot
-        """The metadata by which the leaders were chosen."""
+        """The newest metadata that were seen."""
+        self._behind: set[TopicPartition] = set()
+        """The partitions of which the leaders were not compared with them."""
         self.rules = FetchRules.of(config, router.config)
         """How responses are judged."""
 
@@ -352,11 +354,12 @@ class FetchRun:
         self._lookups.forget_dialled()
 
     def _follow_metadata(self) -> None:
-        """Ask the leaders that newer metadata name."""
-        if self._router.snapshot is self._snapshot:
-            return
-        self._snapshot = self._router.snapshot
-        for tp, found in self._router.known_leaders(self._states).items():
+        """Ask the leaders that newer metadata name, once no answer of another broker is under way."""
+        if self._router.snapshot is not self._snapshot:
+            self._snapshot, self._behind = self._router.snapshot, set(self._states)
+        ready = [tp for tp in self._behind if tp not in self._states or not self._states[tp].in_flight]
+        self._behind.difference_update(ready)
+        for tp, found in self._router.known_leaders(tp for tp in ready if tp in self._states).items():
             apply_newer_leader(self._states[tp], found, self._clock.now())
 
     def _submit_to(self, node_id: int, states: list[PartitionState]) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from ..cluster import retry_policy
 from ..cluster.router import Leader
-from ..errors import KafkaError
+from ..error_code import ErrorCode
+from ..errors import BrokerError, KafkaError
 from ..model import TopicPartition
 from ..records.batch import EpochRanges, RecordSetEnd, epoch_before
 
@@ -446,7 +448,20 @@ class PartitionState:
         """Ask another leader, while the former one still answers."""
         self.led_by(leader, now)
         self.broker.replica = None
-        self.position.rewind()
+
+    def refuse_leader(self, leader: Leader, now: float) -> KafkaError | None:
+        """An error if records of a later leader than this one were read, as a broker that lags behind may
+        name a former one; not if it is the only one that is named for long.
+        """
+        known = max(self.position.last_fetched_epoch, self.broker.newest_epoch)
+        is_same = leader.topic_id is not None and self.topic_id in (None, leader.topic_id)
+        if not is_same or not 0 <= leader.leader_epoch < known:
+            return None
+        progress = self.progress
+        if progress.failures and now - progress.failing_since > retry_policy.KNOWN_TOPIC_WAIT_MS / 1000:
+            return None
+        where = f"fetching {self.where}: broker {leader.node_id} has led it in epoch {leader.leader_epoch}"
+        return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where, f"records of epoch {known} are known")
 
     def lose_leader(self, error: KafkaError, now: float, delay_s: float) -> None:
         """Look up which broker to ask, a little later."""

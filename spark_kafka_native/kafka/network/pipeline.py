@@ -367,7 +367,7 @@ class RequestPipeline:
                 self._writer = None
                 self._waiting_to_write.notify_all()
                 self._close_if_dead_and_unused()
-                self._throttle.say()
+                self._say_throttle()
 
     def _read(self, take_role: Callable[[_Role], bool], read: Callable[[], object]) -> None:
         me = _Role()
@@ -388,9 +388,12 @@ class RequestPipeline:
                 self._waiting_to_read.notify_last()
             if mine:
                 self._close_if_dead_and_unused()
-                writer = self._writer
-                if writer is None or writer.thread_id != me.thread_id:  # a log handler may use this client
-                    self._throttle.say()
+                self._say_throttle()
+
+    def _say_throttle(self) -> None:
+        """Not where this thread still reads or writes: a log handler may use this client."""
+        if not self.in_use_here:
+            self._throttle.say()
 
     def _read_arrived(self) -> None:
         while self._read_frame():

@@ -98,20 +98,23 @@ def _parse(text: str, conf: Krb5Conf) -> Iterator[str]:
         elif line[0] == "[":
             section, realm = line[1:].partition("]")[0].strip(), ""
         elif line[0] == "}":
-            realm = ""
+            realm = realm[:-1] if realm.endswith(_NESTED) else ""
         else:
             realm = _relation(line, section, realm, conf)
 
 
 def _relation(line: str, section: str, realm: str, conf: Krb5Conf) -> str:
-    """Enter one ``name = value``. Returns the realm with the open brace, if any."""
+    """Enter one ``name = value``. Returns the realm with the open brace, if any, with a mark for each section
+    in it."""
     name, _, value = (part.strip() for part in line.partition("="))
     value = value.strip('"')
     if section == "realms":
-        if value == "{" and not realm:
+        if value == "{":
+            if realm:
+                return realm + _NESTED
             conf.kdcs.setdefault(name, [])
             return name
-        if name == "kdc" and realm:
+        if name == "kdc" and realm in conf.kdcs:
             conf.kdcs[realm].append(value)
     elif section == "libdefaults" and value != "{":
         conf.defaults.setdefault(name, value)
@@ -128,6 +131,7 @@ def _included(folder: str) -> list[str]:
     return [str(Path(folder, name)) for name in names if _INCLUDED_NAME.fullmatch(name)]
 
 
+_NESTED: Final = "{"
 _MAX_ENTRIES: Final = 10_000
 
 

@@ -177,8 +177,11 @@ class TokenSource:
             raise AuthenticationError(
                 f"OAUTHBEARER: {self._name} failed with {type(error).__name__}"
             ) from None
-        # The answer of a cache may give the lifetime that the token had when it was made.
-        expires_at = min((one for one in (expires_at, _expiry(text)) if one is not None), default=None)
+        own = _expiry(text)
+        # The answer of a cache may give the lifetime that the token had when it was made. One that is over is
+        # no sign of that if the clocks differ.
+        if expires_at is None or (own is not None and self._clock() < own < expires_at):
+            expires_at = own
         refresh_age = expiry_age = None
         if expires_at is not None:
             if expires_at <= self._clock():

@@ -233,7 +233,7 @@ def _look_at_log(router: Router, bound: BoundRange, error: OffsetOutOfRangeError
         # seen.
         raise error
     # The broker that said so may have been deposed without knowing, and lack records of its successor.
-    router.refresh({tp.topic}, router.deadline())
+    router.metadata({tp.topic}, refresh=True)
     log = list_bounds(router, [tp], isolation_level=IsolationLevel.READ_UNCOMMITTED)[tp]
     kept, loss = cut_to_log(bound, log.first, log.end, error)
     return Binding(

@@ -12,8 +12,9 @@ import pytest
 from spark_kafka_native.kafka.admin.acls import Acl, AclAdmin, AclFilter, AclOperation, AclResource
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
+from spark_kafka_native.kafka.admin.family import NotSentError
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, KafkaError, NetworkError, UnreachableError
+from spark_kafka_native.kafka.errors import BrokerError, KafkaError, NetworkError
 from spark_kafka_native.kafka.protocol.api.acls import (
     AclCreationResult,
     CreateAclsResponse,
@@ -57,9 +58,11 @@ class Router:
         return Deadline.after_ms(60_000 if timeout_ms is None else timeout_ms)
 
     def retry(self, operation: Callable[[], Any], between: Callable[[KafkaError], None], **_: Any) -> Any:
-        while self.failures:
-            between(self.failures.pop())
-        return operation()
+        while True:
+            try:
+                return operation()
+            except NetworkError as error:
+                between(error)
 
     def refresh(self, _topics: Any, _deadline: Any) -> None: ...
 
@@ -67,6 +70,8 @@ class Router:
         return SimpleNamespace(controller_id=None)
 
     def ask_any(self, request: Any, _deadline: Any) -> Any:
+        if self.failures:
+            raise self.failures.pop()
         self.asked.append(request)
         return self.response
 
@@ -82,7 +87,8 @@ def rule(principal: str) -> Acl:
 
 
 @pytest.mark.parametrize(
-    ("failure", "is_lost"), [(None, False), (UnreachableError("off"), False), (NetworkError("cut"), True)]
+    ("failure", "is_lost"),
+    [(None, False), (NotSentError(NetworkError("handshake")), False), (NetworkError("cut"), True)],
 )
 def test_rules_that_an_attempt_without_an_answer_may_have_deleted_are_logged(
     failure: KafkaError | None, is_lost: bool, caplog: pytest.LogCaptureFixture

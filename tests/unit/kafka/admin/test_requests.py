@@ -1215,6 +1215,15 @@ def test_a_topic_that_is_there_already_or_is_hidden_is_not_waited_for(hidden: in
         assert len(broker.asked("CreateTopics")) == 1
 
 
+def test_a_topic_that_an_attempt_without_an_answer_has_created_is_waited_for() -> None:
+    with MockBroker() as broker, Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
+        broker.on("CreateTopics", times=1).hang_up()
+        exists = {"topics": [{"name": "a", "topic_id": UUID(int=5), "error_code": 36, "error_message": None}]}
+        broker.on("CreateTopics").reply(exists)
+        with pytest.raises(DeadlineExceededError, match="waiting for new topics a"):
+            admin.create_topics(["a"], timeout=0.5, exist_ok=True)
+
+
 def test_a_topic_is_not_created_twice_in_one_call(cluster: ScriptedCluster, admin: Admin) -> None:
     """Only one of the two descriptions could count."""
     with pytest.raises(ValueError, match="a topic is to be created twice: b, b"):

@@ -427,7 +427,7 @@ def test_a_keyword_takes_precedence_over_properties_and_configs() -> None:
         "compression.zstd.level": 4,
     }
     client, producer = configs_from(
-        given, {"client_id": "two", "acks": 0, "compression_type": "zstd"}, ProducerConfig
+        given, {"client_id": "two", "acks": 0, "compression_type": "ZSTD"}, ProducerConfig
     )
     assert (client.client_id, producer.acks, producer.linger_ms) == ("two", Acks.NONE, 3)
     assert producer.compression_level == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -148,6 +149,29 @@ def test_a_broker_is_given_up_when_it_is_late_and_not_before(world: World) -> No
     assert round_of(run) is None
     assert str(pending.answer) == "no answer within 3500 ms"
     assert run.position(ONE) == 10
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE])
+def test_an_answer_under_way_is_not_taken_for_that_of_a_leader_that_newer_metadata_name(
+    world: World, code: ErrorCode
+) -> None:
+    """As that of the leader, the refusal of a follower would be final."""
+    run = start(world, ONE)
+    run.state(ONE).prefer(2, 1_000.0)
+    round_of(run)
+    run.state(ONE).broker.led_by(Leader(1, 5, ID), 0.0)
+    run.state(ONE).prefer(2, 1_000.0)
+    round_of(run)
+    pending = world.brokers[2].requests[-1]
+    world.leaders[ONE] = Leader(1, 6, ID)
+    world.snapshot = SimpleNamespace(brokers=world.brokers)
+    round_of(run)
+    assert run.state(ONE).broker.node_id == 2
+    pending.answer = told(p0=code)
+    for _ in range(2):
+        round_of(run)
+    assert (run.state(ONE).error, run.state(ONE).broker.leader) == (None, Leader(1, 6, ID))
+    assert asked(world.brokers[1].requests[-1]) == {0: 10}
 
 
 def test_a_failure_moves_nothing_and_asks_anew_after_a_while(world: World) -> None:

@@ -208,6 +208,12 @@ class TestTimeouts:
         stream.waits = [stream.answer(1, throttle_ms=10), lambda: setattr(stream, "full", False) or WRITE]
         connection.submit(REQUEST)  # its writer reads meanwhile
         assert roles == [(None, None)]
+        roles.clear()
+        stream.full = True
+        waiting = connection.post(REQUEST)  # its reader writes meanwhile
+        stream.waits = [lambda: setattr(stream, "full", False) or READ, stream.answer(2, throttle_ms=10)]
+        assert waiting.result().cluster_id == "c"
+        assert set(roles) == {(None, None)}
 
     def test_no_request_is_submitted_while_the_connection_is_given_up(
         self, connection: Connection, monkeypatch: pytest.MonkeyPatch
@@ -473,7 +479,7 @@ class TestWriting:
     def test_who_writes_while_another_reads_leaves_reading_to_it(
         self, connection: Connection, stream: Stream
     ) -> None:
-        connection._reader = object()
+        connection._reader = SimpleNamespace(thread_id=0)
         stream.full = True
 
         def room() -> int:

@@ -30,7 +30,9 @@ CONF = """\
     admin_server = one.example.com
     auth_to_local_names = {
       name = nested
+      kdc = nested.example.com
     }
+    kdc = three.example.com
   }
   EMPTY.COM = {
   }
@@ -64,7 +66,7 @@ def test_what_a_client_needs(conf_path: Path) -> None:
     assert conf.is_off("dns_canonicalize_hostname")
     assert not conf.is_off("rdns")
     assert not conf.is_off("dns_lookup_kdc")
-    assert conf.kdcs["EXAMPLE.COM"] == ["one.example.com", "two.example.com:1088"]
+    assert conf.kdcs["EXAMPLE.COM"] == ["one.example.com", "two.example.com:1088", "three.example.com"]
     assert conf.kdcs["EMPTY.COM"] == []
     assert conf.files == [str(conf_path)]
 

@@ -86,14 +86,15 @@ def test_an_end_of_the_log_is_a_loss_but_not_where_a_transaction_hides_the_recor
 
 def test_the_end_of_the_log_is_that_of_the_present_leader(cluster, router, monkeypatch):
     """One that was deposed, and has not heard of it, lacks the records of its successor: they were lost."""
-    refresh = router.refresh
+    metadata = router.metadata
 
-    def find_successor(topics, deadline):
-        assert set(topics) == {"t"}
-        cluster.logs[T0].end_offset = 70
-        refresh(topics, deadline)
+    def find_successor(topics, *, refresh=False, **named):
+        if refresh:
+            assert set(topics) == {"t"}
+            cluster.logs[T0].end_offset = 70
+        return metadata(topics, refresh=refresh, **named)
 
-    monkeypatch.setattr(router, "refresh", find_successor)
+    monkeypatch.setattr(router, "metadata", find_successor)
     found = rebind_ranges(router, [bound(T0, 30, 70)], EndOfLogError(T0, 30, 70, 50), LEVEL)
     assert (spans(found), found.losses) == ([("t-0", 30, 70)], ())
 
