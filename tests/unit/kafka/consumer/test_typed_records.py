@@ -108,6 +108,22 @@ def test_the_other_modes_count_a_bad_record_and_go_on(
         assert [reason is None for reason in reasons] == [True, True, False, True]
 
 
+def test_each_read_goes_by_its_own_arguments(consumer: Consumer) -> None:
+    """A consumer keeps the decoders of the last read."""
+
+    def values(**given: Any) -> list[Any]:
+        consumer.seek(0)
+        found: Any = consumer.read_columns(WITHIN_S, **given)
+        values: list[Any] = found.batch["value"].to_pylist()
+        return values
+
+    for _ in range(2):
+        assert values(value_format="string") == ["0", "1"]
+        assert values(value_format="string", mode="permissive") == ["0", "1", None, "3"]
+        assert values(value_format="string", mode="dropmalformed") == ["0", "1", "3"]
+        assert values(key_format="string", mode="dropmalformed") == [b"0", b"1", BAD, b"3"]
+
+
 def test_each_topic_has_a_decoder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their schemas may differ in a registry."""
     asked: list[str | None] = []
@@ -124,8 +140,16 @@ def test_each_topic_has_a_decoder_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
             cluster.logs[TopicPartition(topic, 0)].append([topic.encode()])
         with Consumer(cluster.bootstrap_servers, ["a", "b"], start="earliest") as consumer:
             found = [consumer.read_columns(WITHIN_S, value_format="string") for _ in range(2)]
-    assert sorted(one.batch["value"].to_pylist() for one in found if one is not None) == [["a"], ["b"]]
-    assert sorted(map(str, asked)) == ["a", "b"]
+            for tp, log in cluster.logs.items():
+                log.append([tp.topic.encode()])
+            found += [consumer.read_columns(WITHIN_S, value_format="string") for _ in range(2)]
+    assert sorted(one.batch["value"].to_pylist() for one in found if one is not None) == [
+        ["a"],
+        ["a"],
+        ["b"],
+        ["b"],
+    ]
+    assert sorted(map(str, asked)) == ["a", "b"], "once each, as a registry may be asked"
 
 
 def test_offsets_without_records_are_passed() -> None:
