@@ -977,6 +977,32 @@ def test_commits_of_on_revoked_have_ended_before_partitions_are_given_up(make: M
     assert all(limit is not None and limit.remaining_ms <= 60_000 for limit in limits)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_time_in_on_revoked_leaves_the_commits_of_it_their_own(
+    make: Make, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback may work for minutes before it commits in the background."""
+    now, left = [0.0], list[float]()
+
+    def work(*_: object) -> None:
+        now[0] += 3_600
+
+    def limited(limit: Deadline, _leaving: Collection[TopicPartition] = ()) -> None:
+        left.append(limit.remaining_ms)
+
+    consumer = make(A0, enable_auto_commit=False, on_revoked=work)
+    parts = parts_of(consumer)
+    for made_by, name in ((parts.commits.queue, "settle_deadline"), (parts.rebalance, "leave_deadline")):
+        monkeypatch.setattr(made_by, name, lambda: Deadline.after_ms(5_000, lambda: now[0]))
+    monkeypatch.setattr(parts.commits, "commit_now", limited)
+    monkeypatch.setattr(parts.commits.queue, "drain", limited)
+    if leaves:
+        parts.rebalance.give_up(frozenset([A0]))
+    else:
+        parts.rebalance.carry_out(Change(revoked=frozenset([A0])))
+    assert left == [5_000, 5_000]
+
+
 @pytest.mark.parametrize(("max_poll_s", "limit_s"), [(10, 5), (1_000, 20)])
 def test_a_wait_for_commits_leaves_half_of_the_max_poll_interval(
     make: Make, max_poll_s: int, limit_s: int
