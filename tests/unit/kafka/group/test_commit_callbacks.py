@@ -17,10 +17,12 @@ from support.group.committing import WITHIN_S, Committing
 from support.group.parts import parts_of
 from support.interrupts.signal_steps import interrupted_at
 
+from spark_kafka_native.kafka.errors import KafkaError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.pending_commit import PendingCommit
 from spark_kafka_native.kafka.model import Record, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_offsets import OffsetCommitRequest
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0 = TopicPartition("a", 0)
 
@@ -73,6 +75,21 @@ def test_no_callback_ends_the_thread_that_sends_or_keeps_others_from_being_calle
     member.queue.stop()
     member.router.close()
     assert [offset for *_, offset in member.sent] == [1, 2]
+
+
+@pytest.mark.parametrize("failure", [None, KafkaError("refused")], ids=["committed", "failed"])
+def test_an_outcome_is_noted_before_a_waiter_has_it(failure: KafkaError | None) -> None:
+    """The next automatic commit contains the offsets that have failed: it must not begin before."""
+    steps = list[object]()
+
+    def note(outcome: KafkaError | None) -> None:
+        steps.append((outcome, commit.done(), commit.wait(Deadline.after_ms(0))))
+
+    commit = PendingCommit({A0: 1}, note)
+    commit.add_done_callback(lambda ended: steps.append((ended.exception(), ended.done())))
+    commit.end(failure)
+    assert steps == [(failure, False, False), (failure, True)]
+    assert commit.wait(Deadline.after_ms(0))
 
 
 def test_an_interrupt_at_any_step_of_adding_a_callback_holds_up_no_commit(group: ScriptedGroup) -> None:
