@@ -57,18 +57,22 @@ def test_a_transaction_that_was_aborted_in_one_piece_hides_nothing_in_a_later_on
     assert position.offset == 6
 
 
+@pytest.mark.parametrize("corrupt", [False, True])
 @pytest.mark.parametrize("moved_to", [None, 0, 2, 90], ids=["paused", "back", "within", "beyond"])
 def test_after_a_move_nothing_comes_of_the_pieces_that_are_left(
-    monkeypatch: pytest.MonkeyPatch, moved_to: int | None
+    monkeypatch: pytest.MonkeyPatch, moved_to: int | None, corrupt: bool
 ) -> None:
-    """They would count as those of the new place, and the records before them as read."""
+    """They would count as those of the new place, and the records before them as read. So would an error of
+    the last one."""
     monkeypatch.setattr(fetched_records, "DECODED_BYTES", 1)  # a batch for each piece
+    log = bytearray(b"".join(batch([record(0)], base_offset=offset) for offset in range(1, 5)))
+    log[-1] ^= corrupt
     data = PartitionData(
         partition_index=0,
         error_code=ErrorCode.NONE,
         high_watermark=100,
         aborted_transactions=None,
-        records=memoryview(b"".join(batch([record(0)], base_offset=offset) for offset in range(1, 5))),
+        records=memoryview(bytes(log)),
     )
     position = FetchPosition(TopicPartition("t", 0), 1, ENDLESS)
     position.receive(RecordSetEnd(5, 0))
