@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import islice
 
 import pytest
@@ -13,6 +14,7 @@ from spark_kafka_native.kafka.consumer import fetched_records
 from spark_kafka_native.kafka.consumer.fetched_records import ReceivedRecords, decode_fetched, decode_group
 from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, FetchPosition, PartitionState
 from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import CorruptRecordError
 from spark_kafka_native.kafka.model import HeaderKeys, IsolationLevel, TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchedAbortedTransaction, PartitionData
 from spark_kafka_native.kafka.records.batch import RecordSetEnd
@@ -85,6 +87,37 @@ def test_after_a_move_nothing_comes_of_the_pieces_that_are_left(
     assert list(pieces) == []
     goes_on_at = 2 if moved_to is None else moved_to
     assert (position.offset, position.fetch_offset) == (goes_on_at, goes_on_at)
+
+
+@pytest.mark.parametrize(
+    ("at", "value"),
+    [
+        (21, b"\xff"),
+        (23, struct.pack(">i", -2)),
+        (23, struct.pack(">i", -9)),
+        (-1, b"!"),
+    ],
+    ids=["attributes", "ends before itself", "ends before the others", "a record"],
+)
+def test_batches_before_a_corrupt_one_come_first(at: int, value: bytes) -> None:
+    """A caller that skips the offset in the error would skip them unread."""
+    bad = bytearray(batch([record(0)], base_offset=3))
+    at %= len(bad)
+    bad[at : at + len(value)] = value
+    data = PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.NONE,
+        high_watermark=100,
+        aborted_transactions=None,
+        records=memoryview(b"".join(batch([record(0)], base_offset=offset) for offset in (1, 2)) + bad),
+    )
+    position = FetchPosition(TopicPartition("t", 0), 1, ENDLESS)
+    position.receive(RecordSetEnd(4, 0))
+    pieces = decode_fetched(position, data, ConsumerConfig(), None)
+    assert offsets_of(next(pieces).columns) == [1, 2]
+    assert position.offset == 3
+    with pytest.raises(CorruptRecordError, match="t-0 at offset"):
+        next(pieces)
 
 
 @pytest.mark.parametrize("cut_off", [0, 30], ids=["nothing", "a part of a batch"])
