@@ -510,7 +510,10 @@ def test_what_was_taken_before_a_reset_stays_when_it_is_given_back(shared: Prefe
     assert [(one.from_offset, one.next_offset) for one in wanted(shared).waiting] == [(54, 0)]
     assert shared.wish(wanted(shared)) == (0, -1, 1, 0, False)
     shared.resume(TP)
-    shared.take()
+    again = shared.take()
+    assert again is not None
+    assert again.columns.offset is not None
+    assert again.columns.offset.tolist() == [*range(54, 60)]
     assert shared.position(TP) == 0
     assert epochs_at(shared, 0) == [-1]
 
