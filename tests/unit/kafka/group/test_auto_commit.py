@@ -353,6 +353,21 @@ def test_a_start_that_the_group_has_got_past_fails_no_commit_of_others() -> None
     assert world.back() == {A0: 20}
 
 
+def test_a_start_that_the_group_has_got_past_is_not_kept_by_a_seek() -> None:
+    """The commit would go back to it. A start that the group lacks is kept."""
+    world = World(auto_offset_reset="latest")
+    for tp in (A0, A1):
+        world.progress.begin(tp, 3, None)
+        world.commits.started(tp, 3)
+        world.at[tp] = 3
+    world.hand_out(A0, 3, 11)
+    assert world.back() == {A0: 11, A1: 3}
+    world.progress.committed({A0: 11}, world.progress.places({A0: 11}))
+    world.commits.without_start.update([A0, A1])
+    world.commits.restart([A0, A1])
+    assert [world.commits.sought(tp, 50) for tp in (A0, A1)] == [None, 3]
+
+
 def test_what_is_forgotten_may_go_back() -> None:
     world = World()
     world.hand_out(A0, 0, 30)
