@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE, PLAIN_MODUL
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import ConfigError
+from spark_kafka_native.kafka.network.authentication import mechanism_for
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security.credentials import client_credentials, jaas_of
+from spark_kafka_native.kafka.security.kerberos import login_of
 from spark_kafka_native.kafka.security.tokens import current_token
 
 
@@ -61,6 +64,63 @@ def test_the_properties_of_client_credentials_come_before_the_options_of_the_log
     name = "sasl.oauthbearer.client.credentials.client"
     both = properties | {f"{name}.id": "I", f"{name}.secret": "S", "sasl.oauthbearer.scope": "C"}
     assert client_credentials(SecurityConfig.from_properties(both)) == ("I", Secret("S"), "C")
+
+
+def plain_login(security: SecurityConfig) -> list[str]:
+    sent = mechanism_for(security, "broker", Deadline.after_ms(60_000)).start()
+    return sent.decode().split("\0")[1:]
+
+
+def endpoint_login(security: SecurityConfig) -> list[str]:
+    client_id, secret, _ = client_credentials(security)
+    return [client_id, secret.reveal()]
+
+
+def kerberos_name(security: SecurityConfig) -> list[str | None]:
+    return [login_of(security).principal]
+
+
+OIDC = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.endpoint.url": "https://token/"}
+OIDC_CLIENT = "sasl.oauthbearer.client.credentials.client"
+
+
+@pytest.mark.parametrize(
+    ("properties", "read"),
+    [
+        ({"sasl.mechanism": "PLAIN", "sasl.username": "env:A", "sasl.password": "env:B"}, plain_login),
+        (
+            {
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": f'{PLAIN_MODULE} required username="env:A" password="env:B";',
+            },
+            plain_login,
+        ),
+        (OIDC | {f"{OIDC_CLIENT}.id": "env:A", f"{OIDC_CLIENT}.secret": "env:B"}, endpoint_login),
+        (
+            OIDC
+            | {"sasl.jaas.config": f'{OAUTHBEARER_MODULE} required clientId="env:A" clientSecret="env:B";'},
+            endpoint_login,
+        ),
+        (
+            {
+                "sasl.mechanism": "GSSAPI",
+                "sasl.kerberos.principal": "env:A",
+                "sasl.kerberos.keytab": "/client.keytab",
+            },
+            kerberos_name,
+        ),
+    ],
+)
+def test_each_part_of_a_login_may_be_a_reference(
+    monkeypatch: pytest.MonkeyPatch,
+    properties: dict[str, str],
+    read: Callable[[SecurityConfig], list[str | None]],
+) -> None:
+    monkeypatch.setenv("A", "me")
+    monkeypatch.setenv("B", "marked")
+    security = SecurityConfig.from_properties({"security.protocol": "SASL_SSL"} | properties)
+    found = read(security)
+    assert found == ["me", "marked"][: len(found)]
 
 
 @pytest.mark.parametrize(

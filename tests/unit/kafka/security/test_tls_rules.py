@@ -199,18 +199,17 @@ def test_a_client_certificate_is_shown(
     assert dict(pair[0] for pair in listener.clients[0]["subject"])["commonName"] == "client"
 
 
-def test_passwords_of_stores_may_be_references(
-    listen: Any, authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["PKCS12", "PKCS12 trust", "encrypted"])
+def test_passwords_of_stores_and_keys_may_be_references(
+    listen: Any, authority: trustme.CA, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("STORE_PASSWORD", PASSWORD)
     listener = listen(wanting_client(authority))
-    stores = {
-        "ssl_keystore_location": folder / "store.p12",
-        "ssl_keystore_password": "env:STORE_PASSWORD",
-        "ssl_truststore_location": folder / "trust.p12",
-        "ssl_truststore_password": "env:STORE_PASSWORD",
+    given = {
+        setting: "env:STORE_PASSWORD" if value == PASSWORD else folder / value
+        for setting, value in IDENTITIES[name].items()
     }
-    greet(listener, folder, **stores)
+    greet(listener, folder, **given)
     assert len(listener.clients) == 1
 
 
@@ -264,7 +263,11 @@ def test_inline_pem_and_references(listen: Any, authority: trustme.CA, folder: P
         listener,
         folder,
         **inline
-        | {name: f"file:{folder / 'key.pem'}", "ssl_truststore_certificates": f"file:{folder / 'ca.pem'}"},
+        | {
+            name: f"file:{folder / 'key.pem'}",
+            "ssl_truststore_certificates": f"file:{folder / 'ca.pem'}",
+            "ssl_keystore_certificate_chain": f"file:{folder / 'chain.pem'}",
+        },
     )
     assert len(listener.clients) == 2
 
