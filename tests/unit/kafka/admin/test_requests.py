@@ -343,6 +343,34 @@ def test_records_are_deleted_in_all_partitions_but_the_one_that_can_not(why: str
         assert sorted(sent) == [(1, 1), (2, 1)]
 
 
+@pytest.mark.parametrize(
+    ("is_silent", "says"), [(False, "a-0: TOPIC_AUTHORIZATION_FAILED"), (True, "ListOffsets v")]
+)
+def test_a_partition_without_an_end_fails_with_the_reason(is_silent: bool, says: str) -> None:
+    """By the answer about its end: records up to the end can't be deleted without it."""
+    with MockBroker(2) as broker:
+        broker.create_topic("a", partitions=2)
+        bad = broker.leader("a", 0)
+        broker.on("DeleteRecords", times=None).reply(records_deleted)
+        if is_silent:
+            broker.on("ListOffsets", node_id=bad, times=None).ignore()
+        else:
+            refused = [{"partition_index": 0, "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}]
+            broker.on("ListOffsets", node_id=bad, times=None).reply(
+                {"topics": [{"name": "a", "partitions": refused}]}
+            )
+        with (
+            Admin(broker.bootstrap_servers, default_api_timeout_ms=1500, request_timeout_ms=400) as admin,
+            pytest.raises(PartialAnswerError) as raised,
+        ):
+            admin.delete_records({A0: -1, A1: -1})
+        assert raised.value.found == {A1: 0}
+        assert list(raised.value.failed) == [A0]
+        assert says in str(raised.value.failed[A0])
+        if not is_silent:
+            assert len([one for one in broker.asked("ListOffsets") if one.node_id == bad]) == 1
+
+
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_a_partition_that_its_leader_has_left_is_asked_again(
     is_refused: bool, monkeypatch: pytest.MonkeyPatch
