@@ -162,6 +162,13 @@ def test_a_referenced_file_is_a_short_text(tmp_path: Path, content: bytes, says:
     assert MARKED not in str(caught.value)
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_only_the_line_breaks_at_the_end_of_a_referenced_file_are_left_out(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "value"
+    path.write_bytes(b" first\nsecond\t " + end.encode())
+    assert resolve("sasl.password", f"file:{path}") == " first\nsecond\t "
+
+
 def test_only_allowed_environment_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", MARKED)
     monkeypatch.setenv("KAFKA_PASSWORD", "p")
