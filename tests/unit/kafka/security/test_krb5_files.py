@@ -66,8 +66,8 @@ def test_what_a_client_needs(conf_path: Path) -> None:
     assert conf.is_off("dns_canonicalize_hostname")
     assert not conf.is_off("rdns")
     assert not conf.is_off("dns_lookup_kdc")
-    assert conf.kdcs["EXAMPLE.COM"] == ["one.example.com", "two.example.com:1088", "three.example.com"]
-    assert conf.kdcs["EMPTY.COM"] == []
+    of_example = ["one.example.com", "two.example.com:1088", "three.example.com"]
+    assert conf.kdcs == {"EXAMPLE.COM": of_example, "EMPTY.COM": []}
     assert conf.files == [str(conf_path)]
 
 
