@@ -139,6 +139,19 @@ def test_a_failure_between_attempts_counts_as_one() -> None:
         run(failing(1, stale), clock, between=fatal)
 
 
+def test_the_last_failure_may_be_one_between_attempts() -> None:
+    reason = SecurityError("no broker takes the certificate")
+    reason.may_pass = True
+
+    def between(_: KafkaError) -> None:
+        raise reason
+
+    stale = BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "x")
+    with pytest.raises(DeadlineExceededError, match="the last: no broker takes the certificate") as caught:
+        run(failing(99, stale), Clock(), between=between)
+    assert caught.value.__cause__ is reason
+
+
 @pytest.mark.parametrize("cut_short", ["the attempt", "what is done between"])
 def test_an_attempt_cut_short_by_the_deadline_does_not_hide_the_reason(cut_short: str) -> None:
     clock = Clock()
