@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trustme
 
+from spark_kafka_native.http_request import RequestError
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
@@ -125,6 +127,24 @@ def test_a_token_is_kept_as_long_as_its_endpoint_says(
     config = SecurityConfig.from_properties(endpoint.properties)
     found = [current_token(config, Deadline.after_ms(60_000)).reveal() for _ in range(3)]
     assert (found, len(endpoint.asked)) == (["abc"] * 3, asked)
+
+
+@pytest.mark.parametrize(("timeout_ms", "limit_s"), [(3_600_000, 10), (2_000, 2)])
+def test_an_endpoint_has_ten_seconds_at_most(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, timeout_ms: float, limit_s: float
+) -> None:
+    """One that does not answer leaves time for the login with a token that is still valid."""
+    now = time.monotonic()
+    limits: list[float] = []
+
+    def send(_url: object, _request: object, _tls: object, until: float, **settings: Any) -> None:
+        limits.append(until)
+        raise RequestError("silent")
+
+    monkeypatch.setattr(oidc, "send", send)
+    with pytest.raises(NetworkError, match="can't be asked \\(silent\\)"):
+        endpoint.fetch(timeout_ms)
+    assert limits == [pytest.approx(now + limit_s, abs=limit_s / 2)]
 
 
 def test_the_lifetime_of_a_token_begins_when_it_is_asked_for(
