@@ -25,6 +25,8 @@ from support.brokers.scripted_broker import (
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
+from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
+from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     AuthenticationError,
@@ -36,6 +38,7 @@ from spark_kafka_native.kafka.errors import (
     UnsupportedVersionError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.network import authentication
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.network.handshake import SessionLifetime
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus
@@ -49,6 +52,7 @@ from spark_kafka_native.kafka.protocol.api.sasl import (
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import kerberos
+from spark_kafka_native.kafka.security.sasl import Scram
 from spark_kafka_native.kafka.security.tokens import register_token_provider
 
 pytestmark = pytest.mark.timed(0.1)
@@ -525,6 +529,43 @@ def test_any_other_refusal_of_a_mechanism_ends_it(broker: ScriptedBroker) -> Non
 def test_a_lifetime_below_zero_is_none(broker: ScriptedBroker) -> None:
     broker.on(SaslAuthenticateRequest, accepted(lifetime_ms=-5))
     assert connect(broker).send(METADATA).cluster_id == "mock"
+
+
+@pytest.mark.parametrize(
+    ("newest", "with_token", "passes"), [(1, True, False), (0, True, True), (1, False, True)]
+)
+def test_a_token_that_passes_for_no_time_has_expired(
+    monkeypatch: pytest.MonkeyPatch, newest: int, with_token: bool, passes: bool
+) -> None:
+    """Version 0 of the response says no lifetime, and the session of a password has none."""
+
+    class Accepting:
+        address = "broker:9092"
+
+        def ask(self, request: SaslHandshakeRequest, version: int, _deadline: Deadline) -> Any:
+            return handshake(request, version)
+
+    monkeypatch.setattr(authentication, "_exchange", lambda *_: 0)  # the broker has accepted the login
+    security = config("broker:9092", "SCRAM-SHA-256", sasl_tokenauth=str(with_token)).security
+    versions = {SaslHandshakeRequest.api_key: (0, 1), SaslAuthenticateRequest.api_key: (0, newest)}
+    peer: Any = Accepting()
+    expected = contextlib.nullcontext() if passes else pytest.raises(AuthenticationError, match="has ended")
+    with expected:
+        found = authentication.authenticate(peer, security, versions, Deadline.after_ms(60_000))
+        assert found == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "token_id"),
+    [("", None), ('tokenauth="false"', None), ('tokenauth="true"', "id"), ('tokenauth="TRUE"', "id")],
+)
+def test_a_login_module_may_say_that_it_logs_in_with_a_token(option: str, token_id: str | None) -> None:
+    jaas = f'{SCRAM_MODULE} required username="id" password="marked" {option};'
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": jaas}
+    security = SecurityConfig.from_properties(given)
+    mechanism = authentication.mechanism_for(security, "broker", Deadline.after_ms(60_000))
+    assert isinstance(mechanism, Scram)
+    assert mechanism.token_id == token_id
 
 
 def test_each_connection_that_is_asked_for_is_one_try(cluster: ScriptedCluster) -> None:
