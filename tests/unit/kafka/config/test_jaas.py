@@ -71,6 +71,7 @@ ESCAPED = [
             {"username": 'a "b"', "password": "it's"},
         ),
         (f"{PLAIN_MODULE} required password=p/q;", {"password": "p/q"}),  # refused by Java
+        (f"{PLAIN_MODULE} required\npassword=p/q;", {"password": "p/q"}),  # refused by Java
     ],
 )
 def test_what_java_reads(text: str, found: dict[str, str]) -> None:
