@@ -468,6 +468,9 @@ def test_a_keytab_without_the_principal_names_those_that_it_has(
         rf"bob@EXAMPLE.COM, kafka/host@EXAMPLE.COM$",
     ):
         begin(security)
+    (tmp_path / "app.keytab").write_bytes(b"\x05\x02" + entry("alice@home"))
+    with pytest.raises(ConfigError, match=r"has no key of alice; it has keys of alice@home$"):
+        begin(replace(security, kerberos_principal="alice"))
     (tmp_path / "app.keytab").unlink()
     with pytest.raises(ConfigError, match=rf"on {socket.gethostname()} can't be read \(No such file"):
         begin(security)
