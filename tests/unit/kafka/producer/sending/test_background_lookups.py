@@ -397,11 +397,17 @@ def test_the_leaders_of_the_partitions_of_a_broker_that_is_not_reached_are_looke
     assert connecting.asked == [["t"]]
 
 
+@pytest.mark.parametrize("leaders", [[1], [1, 2], [2, 1], [None, 2, 1]], ids=str)
 @pytest.mark.parametrize("failure", [None, NetworkError("refused")], ids=["answered", "failed"])
-def test_a_broker_without_answers_that_hangs_up_makes_the_topics_that_it_leads_unsure(monkeypatch, failure):
-    """Of a topic that has just been opened nothing is known yet. A lookup that fails ends it too, as nothing
-    asks for another one before the topic is sent to."""
+def test_a_broker_without_answers_that_hangs_up_makes_the_topics_that_it_leads_unsure(
+    monkeypatch, failure, leaders
+):
+    """One partition of a topic is enough. Of a topic that has just been opened nothing is known yet. A lookup
+    that fails ends it too, as nothing asks for another one before the topic is sent to."""
     connecting = Connecting(monkeypatch, failure)
+    for topic, led_by in (("t", leaders), ("u", [2, None])):
+        partitions = {index: SimpleNamespace(leader=leader) for index, leader in enumerate(led_by)}
+        connecting.half.router.snapshot.topics[topic].partitions = partitions
     opened = [SimpleNamespace(topic=topic) for topic in ("new", "t", "u")]
     monkeypatch.setattr(connecting.half.topics, "all", lambda: opened)
     connecting.broker.connection = connecting.found
