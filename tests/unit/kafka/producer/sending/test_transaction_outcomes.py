@@ -228,6 +228,36 @@ def test_a_commit_that_the_coordinator_confirms_is_one_whatever_else_has_ended_t
     assert cluster.committed[TP] == [b"1"]
 
 
+@pytest.mark.parametrize("call", ["begin", "send", "send_offsets", "detach", "commit"])
+@pytest.mark.parametrize("earlier", ["none", "refused", "lost"])
+def test_a_producer_that_ends_during_a_commit_says_that_it_may_have_worked(
+    cluster: TransactionCluster, earlier: str, call: str
+) -> None:
+    """The error that ended the producer knows nothing of the commit, and the caller would write the records
+    again. An earlier transaction, with a commit that was refused, does not count."""
+    arguments: dict[str, Any] = {"send": ("t",), "send_offsets": ({TP: 1}, "g")}
+    with producing(cluster) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        producer.flush()
+        if earlier == "refused":
+            cluster[1].push(EndTxnRequest, EndTxnResponse(error_code=E.TRANSACTION_ABORTABLE))
+            with pytest.raises(TransactionAbortableError):
+                producer.commit()
+            producer.abort()
+            producer.begin()
+            producer.send("t", value=b"2")
+        elif earlier == "lost":
+            cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
+            with pytest.raises(DeadlineExceededError):
+                producer.commit(timeout=0.2)
+        producer._sender.fail(KafkaError("credentials refused"))
+        producer._waiters.wait_for(lambda: not producer._sender.running, None)
+        with pytest.raises(TransactionFatalError, match="credentials refused") as raised:
+            getattr(producer, call)(*arguments.get(call, ()))
+        assert raised.value.possibly_committed == (earlier == "lost")
+
+
 def test_a_definite_refusal_stays_one_however_often_it_is_asked_for(cluster: TransactionCluster) -> None:
     with producing(cluster) as producer:
         producer.begin()
