@@ -278,15 +278,15 @@ def test_a_caller_closes_once_what_the_sender_asked_for(producer):
     wait_until(delivery.done)
 
 
-def waiting_rows(found):
-    """Topics with rows that wait since 10.0; each look at them adds to ``found`` if they are due."""
+def waiting_rows(found, since=10.0):
+    """Topics with rows that wait since then; each look at them adds to ``found`` if they are due."""
     rows = SimpleNamespace(topic_partition=TP, opened_at=10.0)
 
     def close_waiting(due, now, _reason):
         found.append(due(rows))
         return now
 
-    buffer = SimpleNamespace(topic="t", waiting_since=10.0, close_waiting=close_waiting)
+    buffer = SimpleNamespace(topic="t", waiting_since=since, close_waiting=close_waiting)
     return SimpleNamespace(all=lambda: [buffer])
 
 
@@ -306,6 +306,20 @@ def test_what_has_lingered_is_closed_unless_a_batch_before_it_is_to_be_sent(wait
     config = ProducerConfig(linger_ms=5)
     Linger(config, topics, half.queues, memory, None, half.timer).close_due(11.0, closing=False)
     assert found == [closed]
+
+
+@pytest.mark.parametrize(
+    ("since", "room_wanted", "closed"),
+    [(10.0, False, []), (10.0, True, [True]), (None, False, []), (None, True, [True])],
+)
+def test_a_caller_without_room_gets_what_every_topic_has(since, room_wanted, closed):
+    """A topic without waiting records may keep room for some that do not come."""
+    half, found = SendingHalf(), []
+    topics, memory = waiting_rows(found, since), SimpleNamespace(waiting=room_wanted)
+    waiters = SimpleNamespace(notify_all=lambda: None)
+    linger = Linger(ProducerConfig(linger_ms=60_000), topics, half.queues, memory, waiters, half.timer)
+    linger.close_due(11.0, closing=False)
+    assert found == closed
 
 
 def test_what_has_not_lingered_yet_is_looked_at_again_after_another_batch_of_its_topic_was_closed():
