@@ -379,16 +379,24 @@ def test_the_failures_to_reach_a_broker_before_a_connection_do_not_count(monkeyp
 
 
 def test_the_leaders_of_the_partitions_of_a_broker_that_is_not_reached_are_looked_for(monkeypatch):
+    """What waits for another broker says nothing of it, in the same topic or in another."""
     connecting, lost = Connecting(monkeypatch), NetworkError("refused")
-    one, other = batch(1), batch(1)
-    other.topic_partition = TopicPartition("u", 0)
-    for each in (one, other):
+    connecting.half.router.snapshot.topics["t"].partitions |= {
+        1: SimpleNamespace(leader=2, leader_epoch=0),
+        2: SimpleNamespace(leader=None, leader_epoch=0),
+        3: SimpleNamespace(leader=1, leader_epoch=0),
+    }
+    batches = {
+        TopicPartition(*where): batch(1) for where in (*(("t", index) for index in range(4)), ("u", 0))
+    }
+    for where, each in batches.items():
+        each.topic_partition = where
         connecting.half.queues.add(each)
     waits = []
     for _ in range(2):
         connecting.half.lookups.unreachable(connecting.broker, lost)
         waits.append(connecting.broker.not_before - connecting.now)
-    assert (one.sending.last_error, other.sending.last_error) == (lost, None)
+    assert [each.sending.last_error for each in batches.values()] == [lost, None, None, lost, None]
     assert 0.07 < waits[0] < 0.13 < waits[1]
     connecting.connect()
     assert not connecting.threads
