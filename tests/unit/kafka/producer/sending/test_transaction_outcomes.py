@@ -20,7 +20,13 @@ from support.forked_child import holds_in_forked_child
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig, TransactionConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import DeadlineExceededError, KafkaError
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    ConfigError,
+    DeadlineExceededError,
+    KafkaError,
+    NetworkError,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
@@ -155,6 +161,46 @@ def test_the_end_of_a_given_away_transaction_is_asked_for_within_the_time_of_the
         transaction_requests.end_transaction(router, given_away, commit=True)
     asked = cluster[1].requests(EndTxnRequest)
     assert asked[0] == EndTxnRequest(transactional_id="x", producer_id=7, producer_epoch=1, committed=True)
+
+
+@pytest.mark.parametrize("refusal", [AuthenticationError, ConfigError])
+@pytest.mark.parametrize(
+    ("commit", "earlier", "is_open"),
+    [
+        (True, "lost", True),
+        (True, "another call", True),
+        (True, "none", False),
+        (False, "lost", False),
+        (False, "another call", False),
+    ],
+)
+def test_a_wrong_setting_does_not_hide_that_a_commit_may_have_worked(
+    cluster: TransactionCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: type[KafkaError],
+    commit: bool,
+    earlier: str,
+    is_open: bool,
+) -> None:
+    answers: list[KafkaError] = [NetworkError("no answer")] if earlier == "lost" else []
+    answers.append(refusal("refused"))
+
+    def ask(*_: Any, **__: Any) -> Any:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(transaction_requests, "ask_coordinator", ask)
+    given_away = transaction_requests.OpenTransaction(
+        transactional_id="x", producer_id=7, producer_epoch=1, version=2
+    )
+    client = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
+    with closing(router), pytest.raises(refusal, match="refused") as raised:
+        transaction_requests.end_transaction(
+            router, given_away, commit=commit, asked_before=earlier == "another call"
+        )
+    notes = getattr(raised.value, "__notes__", [])
+    assert [("may have committed it" in note) for note in notes] == [True] * is_open
+    assert not answers
 
 
 def test_an_abort_without_an_answer_is_not_taken_for_a_commit(cluster: TransactionCluster) -> None:
