@@ -348,6 +348,11 @@ class TestOneShapeForAllVersions:
         assert request.downgraded(7).topics is None
         assert request.downgraded(8) is request
 
+    def test_offset_fetch_of_no_partition_is_not_one_of_everything(self) -> None:
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[])])
+
+        assert request.downgraded(7) == OffsetFetchRequest(group_id="g", topics=[])
+
     def test_offset_fetch_of_many_groups_needs_a_version(self) -> None:
         groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None) for group_id in "gh"]
 
