@@ -85,9 +85,20 @@ def test_fields_beside_kafkas_columns() -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["struct<a: decimal(10,2), b: int>", "map<struct<a: int, b: int>, array<int>>", "decimal(10,2)"],
+    [
+        "struct<a: decimal(10,2), b: int>",
+        "map<struct<a: int, b: int>, array<int>>",
+        "decimal(10,2)",
+        "int COMMENT 'x, y'",
+        'int COMMENT "x, y"',
+        "int COMMENT 'a < b'",
+        'int COMMENT "a < b"',
+        r"int COMMENT 'it\'s x, y'",
+        r'int COMMENT "the \"x, y\""',
+        "struct<`a>, b`: int, `c``, d`: int>",
+    ],
 )
-def test_a_column_ends_behind_all_of_its_brackets(kind: str) -> None:
+def test_a_column_ends_behind_all_of_its_brackets_and_quotes(kind: str) -> None:
     given = {"value_format": "json", "value_layout": "columns", "value_prefix": "v_"}
     extended = formats(value_schema=f"s {kind}, id bigint", **given).extend(full_schema(False))
     assert extended == KAFKA.replace("`value` binary", f"`v_s` {kind}, `v_id` bigint")
@@ -116,9 +127,10 @@ def test_keys_may_be_decoded_alone_in_any_mode(mode: dict[str, str]) -> None:
 
 def test_a_comment_in_the_schema_ends_before_the_other_columns() -> None:
     ddl = "id bigint -- the number, `x`\n, name string /* 'y' */, `a -- b` string COMMENT '-- c'"
-    parsed = formats(value_format="json", value_schema=ddl).value
+    more = ', d int COMMENT "/* d */", e int COMMENT "-- \\"e"'
+    parsed = formats(value_format="json", value_schema=ddl + more).value
     assert parsed is not None
-    assert parsed.schema == "id bigint  \n, name string  , `a -- b` string COMMENT '-- c'"
+    assert parsed.schema == "id bigint  \n, name string  , `a -- b` string COMMENT '-- c'" + more
 
 
 def test_settings_of_a_format_of_another_package_are_no_unknown_options(monkeypatch) -> None:
