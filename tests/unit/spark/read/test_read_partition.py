@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import StructType
 from support.brokers.scripted_broker import ScriptedCluster, properties
 
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
@@ -125,7 +126,9 @@ def test_a_topic_that_became_another_is_found_out_by_the_fetch(cluster, read):
     assert read(planned(At(3), Latest(), topic_id=former.hex), fail=False) == rows_of(0, 0, 20)
 
 
-def test_a_task_that_reaches_no_broker_names_what_it_was_to_read(cluster, read):
+@pytest.mark.parametrize("wait_ms", [15_000, 0], ids=["its time is over", "it gives up before"])
+def test_a_task_that_reaches_no_broker_names_what_it_was_to_read(cluster, read, monkeypatch, wait_ms):
+    monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", wait_ms)
     cluster[1].stop()
     with pytest.raises(DeadlineExceededError, match=r"cannot start reading t-0 \[earliest, 9\) and 1 more"):
         read(planned(Earliest(), At(9)), planned(At(9), Latest()))
