@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write import marker_store, topics
-from spark_kafka_native.spark.write.commit_markers import CommitMarker, ReplayError
+from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError
 from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
 from spark_kafka_native.spark.write.driver.resumable_write import (
     abort_resumable,
@@ -35,7 +36,7 @@ from spark_kafka_native.spark.write.driver.stream_commit import (
     abort_transactions,
     commit_transactions,
 )
-from spark_kafka_native.spark.write.marker_store import GroupMarkers, places_of_last
+from spark_kafka_native.spark.write.marker_store import FoundMarker, GroupMarkers, places_of_last
 from spark_kafka_native.spark.write.worker.transactional_task import (
     BatchTask,
     write_atomic,
@@ -750,6 +751,28 @@ def test_an_intent_is_not_renewed_beside_a_marker_that_is_not(broker: MockBroker
             job.commit([job.write_one(0, [(b"x", "a"), (b"z", "c")]), found])
     assert job.name not in job.renewed(before)
     assert job.task_name(2) in job.renewed(before)
+
+
+def test_an_intent_that_another_driver_has_replaced_is_not_renewed(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal would put it in the place of the newer one, where that is not to be seen yet."""
+    job = Job(broker, "stream")
+    job.half_commit([(b"x", "a")], [(b"y", "b")], [(b"z", "c")], but=0)
+    found = job.write_one(1, [(b"y", "b")])
+    look = GroupMarkers.take_over
+
+    def taken_over(*arguments: Any) -> FoundMarker:
+        with broker.cluster.changed:
+            for one in broker.groups.group(job.name).committed.values():
+                newer = BatchIntent.from_json(job.batch_id, json.loads(one["committed_metadata"]))
+                one["committed_metadata"] = newer.follows(newer).offset().metadata
+        return look(*arguments)
+
+    monkeypatch.setattr(GroupMarkers, "take_over", taken_over)
+    before = len(broker.asked("TxnOffsetCommit"))
+    abort_transactions([None, found, None], job.options, 5)
+    assert job.renewed(before) == [job.task_name(2)]
 
 
 @pytest.mark.parametrize("why", ["a task is not taken over", "another topic"])
