@@ -252,6 +252,17 @@ def test_a_lifetime_that_was_asked_for_is_never_exceeded(cluster: Cluster, clock
     assert not any(call.startswith("renew") for call in cluster.calls)
 
 
+def test_of_several_tokens_the_two_that_tasks_may_still_use_are_ended(
+    cluster: Cluster, clocks: Clocks
+) -> None:
+    keeper = TokenKeeper(client(), parsed(SCRAM | {"delegationTokens.maxLifetime": "2h"}))
+    for _ in range(4):
+        keeper.login()
+        clocks.pass_hours(1.1)
+    keeper.expire()
+    assert cluster.calls[-2:] == ["expire t4", "expire t3"]
+
+
 @pytest.mark.parametrize("clock", ["wall_s", "steady_s"])
 def test_a_clock_that_was_set_or_has_slept_makes_no_token_older_than_it_is_thought(
     cluster: Cluster, clocks: Clocks, clock: str
@@ -566,13 +577,14 @@ def test_a_batch_write_without_room_for_its_half_leaves_no_token(cluster: Cluste
 
 
 def test_halves_that_do_not_fit_are_no_credentials(cluster: Cluster, session: Path) -> None:
-    for damage in (b"", b"x", None):
+    damages = [lambda _: b"", lambda _: b"x", lambda half: bytes(len(half)), lambda half: b"x" + half]
+    for damaged in damages:
         lent = LentToken.create(client(), parsed())
         pad = Path(lent.credentials.pad)
-        pad.write_bytes(bytes(pad.stat().st_size) if damage is None else damage)
+        pad.write_bytes(damaged(pad.read_bytes()))
         lent.expire()
         assert not pad.exists()
-    assert len(cluster.alive) == 3
+    assert len(cluster.alive) == len(damages)
     assert list(session.iterdir()) == []
 
 
