@@ -45,6 +45,8 @@ def begin(
     renewed: list[str] = []
     checked: list[bool] = []
     done = {f"{JOB}/{task}" for task in committed}
+    is_half_done = before is not None and not before.is_complete
+    places = sorted({"t", before.topic or "t"} if before is not None and is_half_done else {"t"})
 
     def last(name: str, where: Sequence[TopicPartition], _deadline: Any) -> CommitMarker | None:
         if name == JOB:
@@ -65,6 +67,8 @@ def begin(
             renewed.append(name)
             return FoundMarker(before, True)
         fenced.append(name)
+        # Asked for no place, or another one, a coordinator leaves out a marker that is being committed.
+        assert where == [TopicPartition(topic, 0) for topic in places]
         return FoundMarker(last(name, where, deadline), name not in not_renewed)
 
     markers = SimpleNamespace(
@@ -80,7 +84,6 @@ def begin(
     router: Any = SimpleNamespace(deadline=lambda _ms: None)
     run = resumable_write.begin_resumable(router, options, options.exactly_once, "nightly")
     assert run.transactional_id == JOB
-    is_half_done = before is not None and not before.is_complete
     assert renewed == [JOB] * (is_half_done and not not_renewed)  # no marker expires before the intent
     assert checked  # else a topic that loses markers is refused by the tasks only
     return sorted(fenced), run
@@ -95,6 +98,8 @@ def test_all_tasks_of_an_intent_that_is_not_complete_are_fenced(monkeypatch: pyt
     assert fenced == [JOB, *tasks]
     assert run.void is None
     begin(monkeypatch, INTENT, committed=(1,), not_renewed=(tasks[1],))
+    fenced, run = begin(monkeypatch, replace(INTENT, topic="s"))
+    assert (fenced, run.void) == ([JOB, *tasks], 4)
 
 
 def test_a_transaction_that_is_open_beside_those_of_an_intent_is_none_of_its_tasks(
