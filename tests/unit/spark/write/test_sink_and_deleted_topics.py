@@ -297,6 +297,15 @@ def test_tasks_that_have_seen_a_topic_change_are_not_committed(job: Job, broker:
         job.commit(messages)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_ids_of_a_topic_are_a_change_in_any_order(broker: MockBroker, order: int) -> None:
+    there = broker.cluster.topics["a"].topic_id.hex
+    ids = [UUID(int=7).hex, there][::order]
+    router = router_for(Job(broker, "stream").options.client)
+    with pytest.raises(ConfigError, match="topic a was deleted and created again"):
+        topics.check_written_topics(router, {"a": ids}, Deadline.after_ms(20_000))
+
+
 def test_a_task_fails_where_the_id_of_its_topic_can_not_be_learnt(broker: MockBroker) -> None:
     job = Job(broker, "stream")
     job.topic = "a"
