@@ -18,7 +18,7 @@ from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMar
 from spark_kafka_native.spark.write.driver import many_transactions, stream_commit
 from spark_kafka_native.spark.write.marker_store import FoundMarker
 from spark_kafka_native.spark.write.write_options import WriteOptions
-from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, hash_of_tasks
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, hash_of_tasks, written_topics
 
 OPTIONS = WriteOptions.parse(
     OptionValues.parse(
@@ -172,6 +172,13 @@ def test_nothing_is_committed_where_an_intent_cannot_be_replaced(
         cluster.commit(messages)
     assert not cluster.committed
     assert not cluster.kept
+
+
+def test_a_marker_topic_counts_as_written_to_by_transactions_only() -> None:
+    """A run without any has nothing to commit, and need not fail where that topic is gone."""
+    assert written_topics([skipped(0), empty(1)], "m") == {}
+    assert written_topics([skipped(0), written(1)], "m") == {"t": set(), "m": set()}
+    assert written_topics([written(1)]) == {"t": set()}
 
 
 @pytest.mark.parametrize(("messages", "ended"), [(TWO, []), ([*TWO, None], [("q", 0, 3)]), ([None], [])])
