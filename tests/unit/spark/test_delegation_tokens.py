@@ -577,7 +577,12 @@ def test_a_batch_write_without_room_for_its_half_leaves_no_token(cluster: Cluste
 
 
 def test_halves_that_do_not_fit_are_no_credentials(cluster: Cluster, session: Path) -> None:
-    damages = [lambda _: b"", lambda _: b"x", lambda half: bytes(len(half)), lambda half: b"x" + half]
+    damages: list[Callable[[bytes], bytes]] = [
+        lambda _: b"",
+        lambda _: b"x",
+        lambda half: bytes(len(half)),
+        lambda half: b"x" + half,
+    ]
     for damaged in damages:
         lent = LentToken.create(client(), parsed())
         pad = Path(lent.credentials.pad)
