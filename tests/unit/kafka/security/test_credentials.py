@@ -52,6 +52,20 @@ def test_another_claim_may_be_the_principal() -> None:
     assert claims["exp"] - claims["iat"] == pytest.approx(3600)
 
 
+def test_a_scope_may_be_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCOPE_OF_KAFKA", "kafka")
+    name = "sasl.oauthbearer.client.credentials.client"
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+        f"{name}.id": "i",
+        f"{name}.secret": "s",
+        "sasl.oauthbearer.scope": "env:SCOPE_OF_KAFKA",
+    }
+    assert client_credentials(SecurityConfig.from_properties(given)) == ("i", Secret("s"), "kafka")
+
+
 def test_the_properties_of_client_credentials_come_before_the_options_of_the_login_module() -> None:
     """Id and secret of the same client: with the secret of another one its login would be refused."""
     properties = {
