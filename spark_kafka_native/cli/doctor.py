@@ -94,9 +94,11 @@ def _cluster_checks(arguments: argparse.Namespace) -> Iterator[Finding]:
         return
     router = Router(config)
     try:
-        findings = list(check_cluster(router))
-        yield from findings
-        if findings[0].status == "ok":  # the metadata
+        has_metadata = False
+        for finding in check_cluster(router):
+            yield finding
+            has_metadata = has_metadata or (finding.check, finding.status) == ("metadata", "ok")
+        if has_metadata:
             yield from check_leaders(router)
         if arguments.write:
             yield from check_writing(router)

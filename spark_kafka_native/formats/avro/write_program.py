@@ -239,8 +239,9 @@ def _preference(avro: AvroType, kind: pa.DataType) -> int:
     types = pa.types
     if types.is_struct(kind):
         names = {one.name for one in kind}
+        all_names = {one.name for one in avro.fields}
         required = {one.name for one in avro.fields if not one.has_default and not _is_nullable(one.type)}
-        return 0 if required <= names <= {one.name for one in avro.fields} else 1
+        return 0 if names == all_names else 1 if required <= names <= all_names else 2
     if types.is_decimal(kind):
         return 0
     if types.is_fixed_size_binary(kind) and avro.kind == "fixed":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from ..cluster.coordinators import learn_controller
-from ..errors import BrokerError, KafkaError, NetworkError, ProtocolError, with_refused
+from ..errors import BrokerError, KafkaError, NetworkError, ProtocolError, UnreachableError, with_refused
 from ..protocol.api.acls import (
     AclCreation,
     CreateAclsRequest,
@@ -217,6 +217,8 @@ class AclAdmin(AdminFamily):
                 return self._ask_controller(request, limit)
             except NotSentError as not_sent:
                 raise not_sent.reason from not_sent.reason.__cause__
+            except UnreachableError:
+                raise
             except NetworkError as error:
                 lost.append(error)
                 raise

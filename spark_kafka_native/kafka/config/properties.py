@@ -128,12 +128,20 @@ def _text_of(name: str, value: object) -> object:
     ``group.id`` would be another group.
     """
     if isinstance(value, Secret):
-        return value.reveal().strip()
+        return value.reveal()
     if isinstance(value, enum.Enum | list | tuple):
         return value
     if not isinstance(value, str | Number | os.PathLike):  # str() would make up a text
         raise ConfigError(f"{name} must be a str, not of the type {type(value).__name__}")
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value).strip()
+    return os.fspath(value) if isinstance(value, os.PathLike) else trimmed(str(value))
+
+
+def trimmed(text: str) -> str:
+    """As Java's ``String.trim``: without blanks and control characters around it."""
+    return text.strip(_TRIMMED)
+
+
+_TRIMMED = "".join(map(chr, range(ord(" ") + 1)))
 
 
 def _alternatives(hint: Any) -> tuple[type, ...]:

@@ -192,7 +192,8 @@ def read_offset_for_leader_epoch(
             if data.error_code is not ErrorCode.NONE:
                 error = BrokerError(data.error_code, _epoch(state))
             elif 0 <= data.end_offset < state.position.fetch_offset:
-                error = LogTruncatedError(state.topic_partition, state.position.offset, data.end_offset)
+                # All before that is handed out first.
+                error = LogTruncatedError(state.topic_partition, state.position.fetch_offset, data.end_offset)
             checked.append((state, error))
     lacking = "the leader's response lacks it"
     checked += [(state, IncompleteResponseError(f"{_epoch(state)}: {lacking}")) for state in missing.values()]

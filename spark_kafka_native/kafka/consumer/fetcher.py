@@ -357,7 +357,13 @@ class FetchRun:
         """Ask the leaders that newer metadata name, once no answer of another broker is under way."""
         if self._router.snapshot is not self._snapshot:
             self._snapshot, self._behind = self._router.snapshot, set(self._states)
-        ready = [tp for tp in self._behind if tp not in self._states or not self._states[tp].in_flight]
+        # One without a leader may be about to get that of metadata from before.
+        ready = [
+            tp
+            for tp in self._behind
+            if (state := self._states.get(tp)) is None
+            or (not state.in_flight and state.broker.leader is not None)
+        ]
         self._behind.difference_update(ready)
         for tp, found in self._router.known_leaders(tp for tp in ready if tp in self._states).items():
             apply_newer_leader(self._states[tp], found, self._clock.now())

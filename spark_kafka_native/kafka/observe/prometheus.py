@@ -107,8 +107,12 @@ class _Collector:
         """Counted by clients that are gone: a counter must not fall."""
 
     def add(self, exported: _Exported) -> None:
+        """A client that is there already with these labels, as when a cell of a notebook is run again, counts
+        once."""
+        client = exported.client()
         with self._lock:
-            self._clients = [*self._clients, exported]
+            if not any(one.client() is client and one.labels == exported.labels for one in self._clients):
+                self._clients = [*self._clients, exported]
 
     def describe(self) -> list[Any]:
         """Nothing, so that registering does not collect."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ..cluster.router import Router
 from ..config.client_config import Bootstrap, ProducerConfig, TransactionConfig, configs_from
+from ..config.properties import trimmed
 from ..errors import ConfigError, DeadlineExceededError, KafkaError
 from ..model import GroupMembership, OffsetToCommit, TopicPartition, checked_offset
 from ..runtime.deadline import Deadline, Timeout
@@ -395,7 +396,7 @@ def _transaction(
     name = given if isinstance(given, str) else given.transactional_id
     properties: Mapping[str, Any] = bootstrap if isinstance(bootstrap, Mapping) else {}
     for other in (settings.get("transactional_id", name), properties.get("transactional.id", name)):
-        if other != name:
+        if trimmed(str(other)) != trimmed(name):
             raise ConfigError(
                 f"transactional.id is given twice, as {other!r} and as {name!r}: give one of them"
             )

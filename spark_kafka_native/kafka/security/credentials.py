@@ -23,11 +23,11 @@ def client_credentials(security: SecurityConfig) -> tuple[str, Secret, str | Non
     client_secret = security.client_secret or option(jaas, "clientSecret")
     if client_id is None or client_secret is None:
         raise ConfigError("the token endpoint needs a client id and a client secret; see docs/security.md")
-    scope = security.scope
+    scope = security.scope or revealed(jaas, "scope")
     return (
         resolve("sasl.oauthbearer.client.credentials.client.id", client_id),
         Secret(resolve("sasl.oauthbearer.client.credentials.client.secret", client_secret)),
-        resolve("sasl.oauthbearer.scope", scope) if scope else revealed(jaas, "scope"),
+        resolve("sasl.oauthbearer.scope", scope) if scope else None,
     )
 
 

@@ -19,7 +19,7 @@ from ...kafka.config.client_config import (
     ProducerConfig,
     unknown_properties,
 )
-from ...kafka.config.properties import Properties
+from ...kafka.config.properties import Properties, trimmed
 from ...kafka.config.properties_file import parse_properties
 from ...kafka.errors import ConfigError
 from .option import Option, Scope
@@ -67,7 +67,7 @@ class OptionValues:
         for name, text in options.items():
             lowered = name.lower()
             if lowered.startswith("kafka."):
-                kafka[lowered.removeprefix("kafka.")] = str(text).strip()  # as Java does
+                kafka[lowered.removeprefix("kafka.")] = trimmed(str(text))  # as Java does
                 continue
             texts[lowered] = str(text)
             if not _is_setting(lowered, options) and (warning := _judge(lowered, name, scope)):

@@ -14,7 +14,7 @@ from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
 from spark_kafka_native.kafka.admin.family import NotSentError
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, KafkaError, NetworkError
+from spark_kafka_native.kafka.errors import BrokerError, KafkaError, NetworkError, UnreachableError
 from spark_kafka_native.kafka.protocol.api.acls import (
     AclCreationResult,
     CreateAclsResponse,
@@ -88,7 +88,12 @@ def rule(principal: str) -> Acl:
 
 @pytest.mark.parametrize(
     ("failure", "is_lost"),
-    [(None, False), (NotSentError(NetworkError("handshake")), False), (NetworkError("cut"), True)],
+    [
+        (None, False),
+        (NotSentError(NetworkError("handshake")), False),
+        (UnreachableError("off"), False),
+        (NetworkError("cut"), True),
+    ],
 )
 def test_rules_that_an_attempt_without_an_answer_may_have_deleted_are_logged(
     failure: KafkaError | None, is_lost: bool, caplog: pytest.LogCaptureFixture

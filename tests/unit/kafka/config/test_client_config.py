@@ -552,6 +552,11 @@ def test_blanks_around_a_value_do_not_count() -> None:
     config = ClientConfig.from_properties(found)
     assert (config.client_id, config.client_rack, config.security.username) == ("me", "az1", "u")
     assert config.security.password == Secret("s3 c")
+    other = ClientConfig.from_properties(
+        found | {"client.id": "me\u3000\x01", "sasl.password": Secret(" as it is ")}
+    )
+    assert other.client_id == "me\u3000"  # Java takes no other blanks away
+    assert other.security.password == Secret(" as it is ")
     assert GroupConfig.from_properties({"group.id": "billing "}).group_id == "billing"
     with pytest.raises(ConfigError):
         TransactionConfig.from_properties({"transactional.id": " "})

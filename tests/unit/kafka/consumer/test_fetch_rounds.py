@@ -174,6 +174,20 @@ def test_an_answer_under_way_is_not_taken_for_that_of_a_leader_that_newer_metada
     assert asked(world.brokers[1].requests[-1]) == {0: 10}
 
 
+def test_metadata_that_come_while_a_leader_is_looked_up_are_followed_once_it_is_known(world: World) -> None:
+    """The look-up was answered from those before."""
+    run = start(world, ONE)
+    round_of(run)
+    run.state(ONE).broker.lose_leader()
+    run.state(ONE).answered()
+    world.snapshot = SimpleNamespace(brokers=world.brokers)
+    run._follow_metadata()
+    run.state(ONE).led_by(Leader(1, 5, ID), 0.0)
+    world.leaders[ONE] = Leader(2, 6, ID)
+    run._follow_metadata()
+    assert run.state(ONE).broker.leader == Leader(2, 6, ID)
+
+
 def test_a_failure_moves_nothing_and_asks_anew_after_a_while(world: World) -> None:
     run = start(world, ONE)
     round_of(run)

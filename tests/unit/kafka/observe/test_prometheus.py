@@ -52,6 +52,16 @@ def registry() -> CollectorRegistry:
     return CollectorRegistry()
 
 
+def test_a_client_that_is_exported_twice_counts_once(registry: CollectorRegistry) -> None:
+    """As by a cell of a notebook that is run again."""
+    client = Client()
+    client.registry.count(catalogue.REQUESTS, 3, "Fetch")
+    for labels in ({"app": "a"}, {"app": "a"}, {"app": "b"}):
+        export_to_prometheus(client, registry, labels)
+    found = scraped(registry)
+    assert [found[key("kafka_client_requests_total", api="Fetch", app=app)] for app in "ab"] == [3, 3]
+
+
 def test_counters_gauges_and_histograms(registry: CollectorRegistry) -> None:
     client = Client(lag=5)
     client.registry.count(catalogue.REQUESTS, 3, "Fetch")

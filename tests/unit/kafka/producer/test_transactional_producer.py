@@ -42,7 +42,7 @@ from spark_kafka_native.kafka.producer.sending.transaction import (
     Transaction,
 )
 from spark_kafka_native.kafka.producer.sending.transaction_requests import TransactionSession, end_transaction
-from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
+from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer, _transaction
 from spark_kafka_native.kafka.protocol.api.api_versions import ApiVersionsRequest
 from spark_kafka_native.kafka.protocol.api.find_coordinator import GROUP_KEY_TYPE, FindCoordinatorRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
@@ -1079,6 +1079,12 @@ def test_a_producer_without_transactions_refuses_a_transactional_id() -> None:
         Producer(given)
     with pytest.raises(ConfigError, match="Use TransactionalProducer"):
         producer_for(given)
+
+
+def test_a_transactional_id_that_is_given_twice_is_one_without_the_blanks_around_it() -> None:
+    settings: dict[str, Any] = {}
+    assert _transaction("x", {"bootstrap.servers": "a:1", "transactional.id": "x "}, settings)
+    assert settings == {"transactional_id": "x"}
 
 
 def test_two_transactional_ids_are_refused() -> None:

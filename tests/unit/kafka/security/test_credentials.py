@@ -64,6 +64,9 @@ def test_a_scope_may_be_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
         "sasl.oauthbearer.scope": "env:SCOPE_OF_KAFKA",
     }
     assert client_credentials(SecurityConfig.from_properties(given)) == ("i", Secret("s"), "kafka")
+    del given["sasl.oauthbearer.scope"]
+    given["sasl.jaas.config"] = f'{OAUTHBEARER_MODULE} required scope="env:SCOPE_OF_KAFKA";'
+    assert client_credentials(SecurityConfig.from_properties(given)) == ("i", Secret("s"), "kafka")
 
 
 def test_the_properties_of_client_credentials_come_before_the_options_of_the_login_module() -> None:
