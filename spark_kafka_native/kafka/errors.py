@@ -340,7 +340,9 @@ def to_keep(error: KafkaError) -> KafkaError:
 
 
 def joined(kind: type[KafkaError], message: str, failures: Collection[KafkaError]) -> KafkaError:
-    """One error for all ``failures``."""
+    """One error for all ``failures``: for those of brokers, which have a code each, the first one."""
+    if kind is BrokerError:
+        return next(iter(failures))
     error = kind(message)
     error.may_pass = all(one.may_pass for one in failures)
     return error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from ..cluster.coordinators import learn_controller
-from ..errors import BrokerError, KafkaError, NetworkError, ProtocolError, UnreachableError, with_refused
+from ..errors import BrokerError, KafkaError, NetworkError, ProtocolError, with_refused
 from ..protocol.api.acls import (
     AclCreation,
     CreateAclsRequest,
@@ -19,7 +19,7 @@ from ..protocol.api.acls import (
     DescribeAclsRequest,
 )
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, NotSentError, Task, refuse
+from .family import AdminFamily, ItemResult, Task, noting_lost, refuse
 
 _LOG = logging.getLogger("spark_kafka_native")
 E = TypeVar("E", bound=enum.IntEnum)
@@ -210,18 +210,11 @@ class AclAdmin(AdminFamily):
         return deleted
 
     def _delete(self, request: DeleteAclsRequest, limit: Deadline) -> DeleteAclsResponse:
-        lost: list[KafkaError] = []
+        lost: list[NetworkError] = []
 
         def attempt() -> DeleteAclsResponse:
-            try:
+            with noting_lost(lost):
                 return self._ask_controller(request, limit)
-            except NotSentError as not_sent:
-                raise not_sent.reason from not_sent.reason.__cause__
-            except UnreachableError:
-                raise
-            except NetworkError as error:
-                lost.append(error)
-                raise
 
         response = self._router.retry(
             attempt,

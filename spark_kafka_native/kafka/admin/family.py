@@ -165,6 +165,20 @@ def before_sending() -> Iterator[None]:
         raise NotSentError(error) from error.__cause__
 
 
+@contextlib.contextmanager
+def noting_lost(lost: list[NetworkError]) -> Iterator[None]:
+    """Wraps one attempt at a request; ``lost`` gets an error after which it may have been carried out."""
+    try:
+        yield
+    except NotSentError as not_sent:
+        raise not_sent.reason from not_sent.reason.__cause__
+    except UnreachableError:
+        raise
+    except NetworkError as error:
+        lost.append(error)
+        raise
+
+
 class _Settlement:
     """The items without a result, and those that were refused."""
 
@@ -173,7 +187,7 @@ class _Settlement:
         self._order = list(self.pending)
         self._refused: dict[object, BrokerError] = {}
         self._task = task
-        self._lost = False
+        self._lost: list[NetworkError] = []
 
     @property
     def refused(self) -> list[BrokerError]:
@@ -182,15 +196,8 @@ class _Settlement:
 
     def attempt(self, ask: Callable[[list[object]], Iterable[ItemResult]]) -> None:
         """Ask about the items without a result. Raises a retriable error if some still have none."""
-        try:
+        with noting_lost(self._lost):
             outcomes = list(ask(list(self.pending)))
-        except NotSentError as not_sent:
-            raise not_sent.reason from not_sent.reason.__cause__
-        except UnreachableError:
-            raise
-        except NetworkError:
-            self._lost = True  # the request may have been carried out
-            raise
         put_off = [error for one in outcomes if (error := self._take(one)) is not None]
         if put_off:
             raise put_off[0]

@@ -390,8 +390,6 @@ def _joined(failures: dict[str, KafkaError], addresses: tuple[str, ...]) -> Kafk
     told = ((address, str(failures[address])) for address in addresses if address in failures)
     causes = "; ".join(text if address in text else f"{address}: {text}" for address, text in told)
     found = failures.values()
-    if all(isinstance(error, BrokerError) for error in found):
-        return next(iter(found))
     return joined(kind_of(found), f"no bootstrap server could be reached: {causes}", found)
 
 

@@ -267,7 +267,7 @@ class Router:
                     raise
             if answer is not None:
                 return answer
-        if len(failures) == 1 or (failures and all(isinstance(error, BrokerError) for error in failures)):
+        if len(failures) == 1:
             raise failures[0]
         causes = "; ".join(dict.fromkeys(str(error) for error in failures)) or "no time was left"
         is_retriable = any(isinstance(error, NetworkError) for error in failures)

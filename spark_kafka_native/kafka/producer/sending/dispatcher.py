@@ -83,12 +83,11 @@ class Dispatcher:
         if known is not None and known.error_code:
             gone = queue.denied(known.error_code, now)
             if gone or not known.error_code.retriable:
-                if queue.in_flight_unnumbered:
-                    self._lookups.refresh(topic)  # it may be back when their answers wake us
-                    return None
-                cause = BrokerError(known.error_code, f"topic {topic}", operation="Describe")
                 # Later records must not fail for this answer, too: the topic may be back by then.
                 self._lookups.refresh(topic)
+                if queue.in_flight_unnumbered:
+                    return None  # their answers wake us
+                cause = BrokerError(known.error_code, f"topic {topic}", operation="Describe")
                 return GiveUp(list(queue.waiting), str(cause), cause, retriable=False)
         found = None if known is None else known.partitions.get(index)
         if found is not None and found.leader is not None and found.leader in metadata.brokers:

@@ -444,7 +444,7 @@ def test_what_the_node_prefers_itself_is_no_detour() -> None:
     assert one.broker.node_id == 2
 
 
-@pytest.mark.parametrize(
+passing_failures = pytest.mark.parametrize(
     "error",
     [
         BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "x"),
@@ -454,6 +454,9 @@ def test_what_the_node_prefers_itself_is_no_detour() -> None:
         NetworkError("lost"),
     ],
 )
+
+
+@passing_failures
 def test_a_follower_that_fails_is_left_for_the_leader(error: KafkaError) -> None:
     """The leader, which is well, named it again and again."""
     one = follower()
@@ -536,16 +539,7 @@ def test_a_leader_of_a_newer_epoch_may_lag_behind_as_long_as_the_one_before() ->
     assert one.progress.at_end_since is None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "x"),
-        BrokerError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, "x"),
-        BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "x"),
-        BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "x"),
-        NetworkError("lost"),
-    ],
-)
+@passing_failures
 def test_failures_that_pass_lose_the_leader_and_back_off(error: KafkaError) -> None:
     one = state()
     one.receive(RecordSetEnd(15, 4), 100, 1, 50.0)
