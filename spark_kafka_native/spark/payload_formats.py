@@ -253,18 +253,9 @@ def _sampled_records(values: OptionValues, payload: str, schema: str | None) -> 
 
 
 def _refuse_without_format(values: OptionValues, payload: str) -> None:
-    for name in (
-        "layout",
-        "prefix",
-        "schema",
-        "subject",
-        "subjectStrategy",
-        "schemaVersion",
-        "schemaId",
-        "schemaIdIn",
-    ):
-        if f"{payload}.{name}" in values:
-            raise ConfigError(f"Option '{payload}.{name}' has no effect without {payload}.format")
+    for name in values.meaningful_names(f"{payload}."):
+        if name != f"{payload}.format":
+            raise ConfigError(f"Option '{name}' has no effect without {payload}.format")
 
 
 @dataclass(frozen=True, kw_only=True)

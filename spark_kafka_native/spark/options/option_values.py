@@ -85,6 +85,12 @@ class OptionValues:
         """The texts of all options that begin with ``prefix``; names without it, in lower case."""
         return {n.removeprefix(prefix): text for n, text in self._texts.items() if n.startswith(prefix)}
 
+    def meaningful_names(self, prefix: str) -> list[str]:
+        """The options given that begin with ``prefix`` and mean something in this scope, as the table
+        writes them."""
+        found = [_find(name) for name in self._texts if name.startswith(prefix)]
+        return [written for written, option in filter(None, found) if option.scope & self._scope]
+
     def value(self, name: str) -> Any:
         """The parsed value of ``name``, its default, or None. Raises `ConfigError`."""
         option = _BY_NAME[name.lower()]
@@ -131,13 +137,24 @@ OWN_FORMATS: Final = ("raw", "string", "json", "csv", "avro", "protobuf", "arrow
 """Their settings are in the table."""
 
 
+def _find(lowered: str) -> tuple[str, Option] | None:
+    """The option, and its name as the table writes it. One of the registry may be given for keys or values
+    alone."""
+    payload, _, name = lowered.partition(".")
+    if (option := _BY_NAME.get(lowered)) is not None:
+        return option.name, option
+    if payload in ("key", "value") and name.startswith("registry.") and name in _BY_NAME:
+        return f"{payload}.{_BY_NAME[name].name}", _BY_NAME[name]
+    return None
+
+
 def _is_setting(lowered: str, options: Mapping[str, str]) -> bool:
     """True for an option of the registry, given for keys or values alone, and for one of a format of another
     package, which may have any name."""
-    payload, _, name = lowered.partition(".")
+    payload = lowered.partition(".")[0]
     if payload not in ("key", "value") or lowered in _BY_NAME:
         return False
-    if name.startswith("registry.") and name in _BY_NAME:
+    if _find(lowered) is not None:
         return True
     given = {name.lower(): str(text) for name, text in options.items()}
     return given.get(f"{payload}.format", "raw").strip().lower() not in OWN_FORMATS

@@ -163,7 +163,18 @@ def test_a_schema_in_the_json_of_a_struct_type() -> None:
         ({"key_format": "json"}, "key.format=json needs key.schema"),
         ({"value_schema": "a int"}, "'value.schema' has no effect without value.format"),
         ({"value_layout": "columns"}, "'value.layout' has no effect without value.format"),
-        ({"value_schemaIdIn": "header"}, "'value.schemaIdIn' has no effect without value.format"),
+        ({"value_sep": ";"}, "'value.sep' has no effect without value.format"),
+        (
+            {"key_timeZone": "UTC", "value_format": "string"},
+            "'key.timeZone' has no effect without key.format",
+        ),
+        ({"value_message": "shop.Order"}, "'value.message' has no effect without value.format"),
+        ({"key_inferRecords": "5"}, "'key.inferRecords' has no effect without key.format"),
+        ({"value_registry_url": "http://r"}, "'value.registry.url' has no effect without value.format"),
+        (
+            {"value_format": "raw", "value_nullValue": "-"},
+            "'value.nullValue' has no effect without value.form",
+        ),
         ({"mode": "permissive"}, "'mode' has no effect without key.format or value.format"),
         (
             {"value_format": "json", "value_prefix": "v"},
@@ -210,6 +221,18 @@ def test_a_schema_in_the_json_of_a_struct_type() -> None:
 def test_options_that_can_not_be(options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         formats(**options).extend(full_schema(False))
+
+
+def test_options_of_a_format_need_the_format_in_a_write_too() -> None:
+    for name in ("value.schemaIdIn", "key.sep", "value.registry.register"):
+        with pytest.raises(
+            ConfigError, match=rf"'{name}' has no effect without {name.partition('.')[0]}\.for"
+        ):
+            written(**{name.replace(".", "_"): "x"})
+    assert written(value_timeZone="UTC") == ()  # of reads: there is a warning of it
+    with pytest.raises(ConfigError, match=r"unknownOptions=error: .*'value\.mode'"):
+        OptionValues.parse({"value.mode": "x", "unknownOptions": "error"}, Scope.WRITE).judge_names(())
+    assert written(value_mode="x") == ()
 
 
 VALUE = StructType().add("id", "long").add("name", "string")
