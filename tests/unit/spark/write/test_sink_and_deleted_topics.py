@@ -67,12 +67,14 @@ class Job:
         self.broker, self.is_stream, self._given = broker, kind == "stream", given
         self.topic: str | None = None
         self.batch_id = 5
+        self.max_block_ms = 60_000
         self._run: ResumableWrite | None = None
 
     @property
     def options(self) -> WriteOptions:
         fixed = {"kafka.bootstrap.servers": self.broker.bootstrap_servers, "transactionTimeout": "20s"}
-        quick = {"kafka.retry.backoff.ms": "5", "kafka.linger.ms": "0", "kafka.max.block.ms": "300"}
+        quick = {"kafka.retry.backoff.ms": "5", "kafka.linger.ms": "0"}
+        quick["kafka.max.block.ms"] = str(self.max_block_ms)
         topic = {} if self.topic is None else {"topic": self.topic}
         once = {"deliveryGuarantee": "exactly-once"}
         return WriteOptions.parse(OptionValues.parse(fixed | quick | once | topic | self._given, Scope.WRITE))
@@ -309,6 +311,7 @@ def test_two_ids_of_a_topic_are_a_change_in_any_order(broker: MockBroker, order:
 def test_a_task_fails_where_the_id_of_its_topic_can_not_be_learnt(broker: MockBroker) -> None:
     job = Job(broker, "stream")
     job.topic = "a"
+    job.max_block_ms = 300
     lag(broker, "a", times=None)
     with pytest.raises(DeadlineExceededError, match="asking for the ids of topic a did not succeed"):
         job.write([(b"x", "a")])
@@ -707,6 +710,7 @@ def test_a_marker_is_not_renewed_at_a_topic_that_is_gone(
 def test_a_commit_waits_for_brokers_that_are_away(job: Job, broker: MockBroker) -> None:
     """Longer than kafka.max.block.ms, which limits other waits: until the transactions expire."""
     messages = job.write([(b"x", "a")])
+    job.max_block_ms = 300
     broker.stop(1)
     timer = threading.Timer(0.7, broker.start, [1])
     timer.start()
