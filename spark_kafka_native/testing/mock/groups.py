@@ -71,6 +71,8 @@ class ClassicGroup:
                 self._promised.add(member_id)
                 return {"error_code": ErrorCode.MEMBER_ID_REQUIRED, "member_id": member_id}
             self._replace(instance_id)
+        elif self._is_fenced(member_id, instance_id):
+            return {"error_code": ErrorCode.FENCED_INSTANCE_ID, "member_id": member_id}
         elif member_id not in self.members and member_id not in self._promised:
             return {"error_code": ErrorCode.UNKNOWN_MEMBER_ID, "member_id": member_id}
         self._promised.discard(member_id)
@@ -98,6 +100,12 @@ class ClassicGroup:
             if instance_id is not None and member.instance_id == instance_id:
                 del self.members[key]
 
+    def _is_fenced(self, member_id: str, instance_id: str | None) -> bool:
+        """True if another member has taken this one's place (KIP-345)."""
+        return instance_id is not None and any(
+            member.instance_id == instance_id and key != member_id for key, member in self.members.items()
+        )
+
     def _begin_rebalance(self) -> None:
         if self.state != PREPARING:
             self.state = PREPARING
@@ -115,7 +123,9 @@ class ClassicGroup:
             else:
                 self._changed.wait(_LOOK_EVERY_S)
         if self.members.get(member_id) is not me:
-            return {"error_code": ErrorCode.UNKNOWN_MEMBER_ID, "member_id": member_id}
+            fenced = self._is_fenced(member_id, me.instance_id)
+            code = ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID
+            return {"error_code": code, "member_id": member_id}
         members = [
             {
                 "member_id": key,
@@ -148,7 +158,7 @@ class ClassicGroup:
 
     def sync(self, fields: Fields) -> Fields:
         """SyncGroup: waits for the leader's assignments."""
-        code = self.check(fields["member_id"], fields["generation_id"])
+        code = self.check(fields)
         if code:
             return {"error_code": code}
         if fields["member_id"] == self.leader and self.state == COMPLETING:
@@ -160,7 +170,7 @@ class ClassicGroup:
         while self.state == COMPLETING and self.generation == fields["generation_id"]:
             self._changed.wait(_LOOK_EVERY_S)
             self._drop_silent_members()
-        code = self.check(fields["member_id"], fields["generation_id"])
+        code = self.check(fields)
         if code:
             return {"error_code": code}
         return {
@@ -169,14 +179,17 @@ class ClassicGroup:
             "assignment": self.members[fields["member_id"]].assignment,
         }
 
-    def check(self, member_id: str, generation: int, *, in_rebalance: bool = False) -> ErrorCode:
-        """Check that this is a member of this generation, and (unless ``in_rebalance``) no rebalance waits
-        for it. The request counts as a heartbeat.
+    def check(self, fields: Fields, *, in_rebalance: bool = False) -> ErrorCode:
+        """Check that a request is of a member of this generation, and (unless ``in_rebalance``) no rebalance
+        waits for it. The request counts as a heartbeat.
         """
         self._drop_silent_members()
+        member_id = fields["member_id"]
+        if self._is_fenced(member_id, fields.get("group_instance_id")):
+            return ErrorCode.FENCED_INSTANCE_ID
         if member_id not in self.members:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if generation != self.generation:
+        if _generation(fields) != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
         self.members[member_id].heard = self._now()
         if self.state == PREPARING and not in_rebalance:
@@ -185,18 +198,20 @@ class ClassicGroup:
 
     def leave(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Take a member out, by its id or, where it has none, its instance id."""
+        if member_id and self._is_fenced(member_id, instance_id):
+            return ErrorCode.FENCED_INSTANCE_ID
         for key, member in list(self.members.items()):
             if key == member_id or (not member_id and instance_id and member.instance_id == instance_id):
                 self._remove(key)
                 return ErrorCode.NONE
         return ErrorCode.UNKNOWN_MEMBER_ID
 
-    def check_commit(self, member_id: str, generation: int) -> ErrorCode:
+    def check_commit(self, fields: Fields) -> ErrorCode:
         """Check the right to commit: members of this generation have it, or any client while there is no
         member."""
-        if not member_id and generation < 0:
+        if not fields["member_id"] and _generation(fields) < 0:
             return ErrorCode.UNKNOWN_MEMBER_ID if self.members else ErrorCode.NONE
-        code = self.check(member_id, generation, in_rebalance=True)
+        code = self.check(fields, in_rebalance=True)
         return ErrorCode.REBALANCE_IN_PROGRESS if not code and self.state == COMPLETING else code
 
     def commit_in_transaction(self, producer_id: int, place: tuple[str, int], offset: Fields) -> None:
@@ -237,6 +252,11 @@ class ClassicGroup:
         else:
             self.state = EMPTY
         self._changed.notify_all()
+
+
+def _generation(fields: Fields) -> int:
+    """OffsetCommit has a name of its own for it."""
+    return int(fields["generation_id" if "generation_id" in fields else "generation_id_or_member_epoch"])
 
 
 class GroupCoordinator:
@@ -305,8 +325,7 @@ class GroupCoordinator:
         """Heartbeat."""
         code = self._not_here(call)
         if code is None:
-            group = self.group(call.fields["group_id"])
-            code = group.check(call.fields["member_id"], call.fields["generation_id"])
+            code = self.group(call.fields["group_id"]).check(call.fields)
         return {"error_code": code}
 
     def leave_group(self, call: Call) -> Fields:
@@ -352,7 +371,7 @@ class GroupCoordinator:
         if call.request.node_id != self._cluster.coordinator:
             code = ErrorCode.NOT_COORDINATOR
         group = self.group(asked["group_id"])
-        code = code or group.check_commit(asked["member_id"], asked["generation_id_or_member_epoch"])
+        code = code or group.check_commit(asked)
 
         def commit(topic: str | None, part: Fields) -> Fields:
             if code or topic is None or self._cluster.log(topic, part["partition_index"]) is None:

@@ -150,7 +150,7 @@ class TransactionCoordinator:
             code = ErrorCode.INVALID_TXN_STATE
         group = self._groups.group(group_id)
         if asked.get("member_id") or asked.get("generation_id", -1) >= 0:
-            code = code or group.check_commit(asked["member_id"], asked["generation_id"])
+            code = code or group.check_commit(asked)
 
         def commit(topic: str | None, part: Fields) -> Fields:
             missing = topic is None or self._cluster.log(topic, part["partition_index"]) is None

@@ -196,6 +196,45 @@ def test_a_static_member_comes_back(broker: MockBroker) -> None:
         assert back.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_second_member_of_the_same_instance_fences_the_first(broker: MockBroker) -> None:
+    with (
+        closing(Member(broker, instance_id="i")) as first,
+        closing(Member(broker, instance_id="i")) as second,
+    ):
+        first.join()
+        second.join()
+        own = {"group_instance_id": "i"}
+        left = first.ask("LeaveGroup", 4, members=[own | {"member_id": first.member_id}])["members"]
+        refused = [
+            first.ask("Heartbeat", 3, **own)["error_code"],
+            first.ask("SyncGroup", 3, assignments=[], **own)["error_code"],
+            first.commit(**own),
+            left[0]["error_code"],
+            first.join()["error_code"],
+        ]
+        assert refused == [ErrorCode.FENCED_INSTANCE_ID] * 5
+        second.sync(**{second.member_id: b"all"})
+        assert second.commit(**own) == second.ask("Heartbeat", 3, **own)["error_code"] == ErrorCode.NONE
+
+
+def test_a_join_that_waits_is_fenced_when_its_instance_joins_again(broker: MockBroker) -> None:
+    with (
+        closing(Member(broker, instance_id="i")) as first,
+        closing(Member(broker, instance_id="i")) as second,
+        closing(Member(broker)) as other,
+    ):
+        other.join()
+        thread, answers = first.later()  # waits for the other
+        while other.heartbeat() != ErrorCode.REBALANCE_IN_PROGRESS:
+            pass
+        replacing, _ = second.later()
+        thread.join(WITHIN_S)
+        assert [answer["error_code"] for answer in answers] == [ErrorCode.FENCED_INSTANCE_ID]
+        other.join()
+        replacing.join(WITHIN_S)
+        assert second.generation == other.generation
+
+
 def test_who_is_no_member_commits_while_there_is_none(one: Member, two: Member) -> None:
     alone = {"member_id": "", "generation_id_or_member_epoch": -1}
     assert two.commit(**alone) == ErrorCode.NONE
