@@ -238,16 +238,36 @@ def _preference(avro: AvroType, kind: pa.DataType) -> int:
     """
     types = pa.types
     if types.is_struct(kind):
-        names = {one.name for one in kind}
-        all_names = {one.name for one in avro.fields}
-        required = {one.name for one in avro.fields if not one.has_default and not _is_nullable(one.type)}
-        return 0 if names == all_names else 1 if required <= names <= all_names else 2
+        if not _takes(avro, kind):
+            return 2
+        return 0 if kind.num_fields == len(avro.fields) else 1
     if types.is_decimal(kind):
         return 0
     if types.is_fixed_size_binary(kind) and avro.kind == "fixed":
         return 0 if avro.size == kind.byte_width else 2
     order = ("enum", "bytes") if kind in _TEXTS or types.is_dictionary(kind) else ("bytes", "fixed")
     return order.index(avro.kind) + 1 if avro.kind in order else 0
+
+
+def _takes(avro: AvroType, kind: pa.DataType) -> bool:
+    """`_fits`, and so do all fields within: values of ``kind`` can be written."""
+    types = pa.types
+    if types.is_null(kind):
+        return _is_nullable(avro) or avro.kind == "null"
+    if len(avro.alternatives) > 1 and is_members(kind):
+        return True  # each member names its type
+    return any(_fits(one, kind) and _takes_within(one, kind) for one in avro.alternatives)
+
+
+def _takes_within(avro: AvroType, kind: pa.DataType) -> bool:
+    if avro.kind == "record":
+        types = {one.name: one.type for one in avro.fields}
+        required = {one.name for one in avro.fields if not one.has_default and not _is_nullable(one.type)}
+        names = {one.name for one in kind}
+        return required <= names <= types.keys() and all(_takes(types[one.name], one.type) for one in kind)
+    if avro.kind == "array":
+        return _takes(avro.items[0], kind.value_type)
+    return avro.kind != "map" or _takes(avro.items[0], kind.item_type)
 
 
 def _is_nullable(avro: AvroType) -> bool:

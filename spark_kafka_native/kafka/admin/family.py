@@ -71,6 +71,9 @@ class AdminFamily:
     def _ask_controller(self, request: Request[R], deadline: Deadline) -> R:
         with before_sending():
             controller_id = self._router.metadata((), deadline=deadline).controller_id
+            if controller_id not in self._router.snapshot.brokers:  # any broker gets the request
+                self._router.refresh((), deadline)
+                controller_id = self._router.snapshot.controller_id
             if controller_id is not None and controller_id in self._router.snapshot.brokers:
                 self._router.connection(controller_id, deadline)
         return ask_controller(self._router, request, deadline)

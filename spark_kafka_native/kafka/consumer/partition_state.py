@@ -12,7 +12,7 @@ from uuid import UUID
 from ..cluster import retry_policy
 from ..cluster.router import Leader
 from ..error_code import ErrorCode
-from ..errors import BrokerError, KafkaError
+from ..errors import BrokerError, KafkaError, LogTruncatedError
 from ..model import TopicPartition
 from ..records.batch import EpochRanges, RecordSetEnd, epoch_before
 
@@ -141,19 +141,19 @@ class PartitionBroker:
 
     __slots__ = (
         "_leader_only_until",
+        "_newest",
         "_refusals",
         "_replica_until",
         "epoch_checked",
         "leader",
         "leader_is_stale",
-        "newest_epoch",
         "replica",
     )
 
     def __init__(self) -> None:
         self.leader: Leader | None = None
-        self.newest_epoch = -1
-        """The newest epoch of a leader so far."""
+        self._newest: Leader | None = None
+        """The leader of the newest epoch so far, of the topic as it is now."""
         self.leader_is_stale = False
         """True if the metadata that named the last leader has proved wrong."""
         self.replica: int | None = None
@@ -175,10 +175,18 @@ class PartitionBroker:
         """True if the leader is to serve the partition although a follower may be nearer."""
         return now < self._leader_only_until
 
+    def newest_epoch(self, topic_id: UUID | None) -> int:
+        """The newest epoch of a leader so far; -1 if that was of another topic of the name."""
+        newest = self._newest
+        if newest is None or (None not in (newest.topic_id, topic_id) and newest.topic_id != topic_id):
+            return -1
+        return newest.leader_epoch
+
     def led_by(self, leader: Leader, now: float) -> None:
         """The metadata names ``leader``."""
         self.leader, self.leader_is_stale = leader, False
-        self.newest_epoch = max(self.newest_epoch, leader.leader_epoch)
+        if leader.leader_epoch >= self.newest_epoch(leader.topic_id):
+            self._newest = leader
         self.expire_replica(now)
 
     def lose_leader(self) -> None:
@@ -440,7 +448,7 @@ class PartitionState:
 
     def led_by(self, leader: Leader, now: float) -> None:
         """Ask ``leader`` from now on. A new one may lag behind at first, as the last one did in its time."""
-        if leader.leader_epoch > self.broker.newest_epoch:
+        if leader.leader_epoch > self.broker.newest_epoch(leader.topic_id):
             self.progress.at_end_since = None
         self.broker.led_by(leader, now)
 
@@ -453,7 +461,7 @@ class PartitionState:
         """An error if records of a later leader than this one were read, as a broker that lags behind may
         name a former one; not if it is the only one that is named for long.
         """
-        known = max(self.position.last_fetched_epoch, self.broker.newest_epoch)
+        known = max(self.position.last_fetched_epoch, self.broker.newest_epoch(leader.topic_id))
         is_same = leader.topic_id is not None and self.topic_id in (None, leader.topic_id)
         if not is_same or not 0 <= leader.leader_epoch < known:
             return None
@@ -507,6 +515,8 @@ class PartitionState:
         self.paused = True
         self.hold(now)
         self.position.invalidate()
+        if isinstance(self.error, LogTruncatedError) and self.position.offset <= self.error.end_offset:
+            self.error = None  # it was about the dropped records
 
     def resume(self) -> None:
         """Continue where the caller is."""

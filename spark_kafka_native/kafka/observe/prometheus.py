@@ -108,11 +108,14 @@ class _Collector:
 
     def add(self, exported: _Exported) -> None:
         """A client that is there already with these labels, as when a cell of a notebook is run again, counts
-        once."""
+        once, by partition or not as the last call says."""
         client = exported.client()
         with self._lock:
-            if not any(one.client() is client and one.labels == exported.labels for one in self._clients):
-                self._clients = [*self._clients, exported]
+            for one in self._clients:
+                if one.client() is client and one.labels == exported.labels:
+                    one.by_partition = exported.by_partition
+                    return
+            self._clients = [*self._clients, exported]
 
     def describe(self) -> list[Any]:
         """Nothing, so that registering does not collect."""

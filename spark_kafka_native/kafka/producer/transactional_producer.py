@@ -395,8 +395,11 @@ def _transaction(
         return TransactionConfig
     name = given if isinstance(given, str) else given.transactional_id
     properties: Mapping[str, Any] = bootstrap if isinstance(bootstrap, Mapping) else {}
-    for other in (settings.get("transactional_id", name), properties.get("transactional.id", name)):
-        if trimmed(str(other)) != trimmed(name):
+    others = [settings.get("transactional_id", name)]
+    if "transactional.id" in properties:
+        others.append(trimmed(str(properties["transactional.id"])))
+    for other in others:
+        if other != name:
             raise ConfigError(
                 f"transactional.id is given twice, as {other!r} and as {name!r}: give one of them"
             )

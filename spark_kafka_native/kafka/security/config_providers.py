@@ -77,7 +77,7 @@ def _variable(name: str, variable: str) -> str:
     allowed = os.environ.get(ALLOWED_VARIABLES)
     if allowed is not None and variable not in _listed(allowed):
         raise ConfigError(f"{name}: the environment variable {variable} is not among {ALLOWED_VARIABLES}")
-    found = os.environ.get(variable)
+    found = os.environ.get(variable, "").rstrip("\r\n")
     if not found:
         raise ConfigError(f"{name}: the environment variable {variable} is not set on {socket.gethostname()}")
     return found

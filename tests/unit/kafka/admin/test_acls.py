@@ -54,6 +54,8 @@ class Router:
         self.failures: list[KafkaError] = []
         """Of the first attempts."""
 
+    snapshot = SimpleNamespace(brokers={}, controller_id=None)
+
     def deadline(self, timeout_ms: float | None) -> Deadline:
         return Deadline.after_ms(60_000 if timeout_ms is None else timeout_ms)
 

@@ -11,7 +11,7 @@ import pytest
 from spark_kafka_native.kafka.admin import family
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.cluster import _of_all
-from spark_kafka_native.kafka.admin.family import AdminFamily, ItemResult, Task, names_of
+from spark_kafka_native.kafka.admin.family import AdminFamily, ItemResult, Task, names_of, noting_lost
 from spark_kafka_native.kafka.admin.groups import PartitionLag
 from spark_kafka_native.kafka.admin.topics import _read_deleted
 from spark_kafka_native.kafka.admin.transactions import (
@@ -276,3 +276,34 @@ def test_a_transaction_hangs_unless_its_coordinator_has_it_open_there(
     assert _is_known(open_one, {7: "x"}, {"x": told}) is known
     assert not _is_known(open_one, {}, {})
     assert not _is_known(open_one, {8: "x"}, {"x": told})
+
+
+@pytest.mark.parametrize("leads_after", [None, 1])
+def test_a_controller_is_looked_for_before_the_request_is_sent(leads_after: int | None) -> None:
+    """A broker that can't be reached in an election has not lost the request."""
+    done: list[object] = []
+    snapshot = SimpleNamespace(brokers={1: object()}, controller_id=None)
+
+    def refresh(*_: object) -> None:
+        done.append("refresh")
+        snapshot.controller_id = leads_after
+
+    router: Any = SimpleNamespace(
+        snapshot=snapshot,
+        metadata=lambda *_, **__: snapshot,
+        refresh=refresh,
+        connection=lambda node_id, *_: done.append(("connect", node_id)),
+        ask_any=lambda *_: done.append("any"),
+        send_to=lambda node_id, *_: done.append(node_id),
+    )
+    AdminFamily(router)._ask_controller(SimpleNamespace(), Deadline.after_ms(1_000))  # type: ignore[arg-type]
+    assert done == (["refresh", "any"] if leads_after is None else ["refresh", ("connect", 1), 1])
+
+    def fail(*_: object) -> None:
+        raise NetworkError("no bootstrap server could be reached")
+
+    router.refresh, snapshot.controller_id = fail, None
+    lost: list[NetworkError] = []
+    with pytest.raises(NetworkError, match="no bootstrap server"), noting_lost(lost):
+        AdminFamily(router)._ask_controller(SimpleNamespace(), Deadline.after_ms(1_000))  # type: ignore[arg-type]
+    assert lost == []

@@ -527,6 +527,22 @@ def test_a_leader_before_that_of_the_records_that_were_read_is_looked_up_again(
         assert one.broker.leader == found
 
 
+@pytest.mark.parametrize("is_same", [True, False])
+def test_epochs_of_a_topic_that_was_recreated_before_its_first_answer_begin_anew(is_same: bool) -> None:
+    one = PartitionState(TP, 10, ENDLESS, 400)
+    apply_leader(one, Leader(2, 5, UUID(int=1)), 49.0, RULES)
+    apply_failure(one, BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "x"), 49.5, RULES)
+    found = Leader(1, 0, UUID(int=1 if is_same else 2))
+    apply_leader(one, found, 50.0, RULES)
+    assert (one.broker.leader == found) is not is_same
+    if not is_same:
+        one.broker.lose_leader()
+        apply_leader(one, Leader(3, 1, found.topic_id), 51.0, RULES)
+        one.broker.lose_leader()
+        apply_leader(one, found, 52.0, RULES)
+        assert one.broker.leader is None, "it has led the new topic in an older epoch"
+
+
 def test_a_leader_of_a_newer_epoch_may_lag_behind_as_long_as_the_one_before() -> None:
     one = state(60)
     apply_response(one, data(), ANSWER, RULES)

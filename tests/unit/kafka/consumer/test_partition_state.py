@@ -8,15 +8,21 @@ import pytest
 
 from spark_kafka_native.kafka.cluster.router import Leader
 from spark_kafka_native.kafka.consumer.partition_state import ENDLESS, MIN_FETCH_BYTES, PartitionState
-from spark_kafka_native.kafka.errors import IncompleteResponseError, KafkaError, NetworkError
+from spark_kafka_native.kafka.errors import (
+    IncompleteResponseError,
+    KafkaError,
+    LogTruncatedError,
+    NetworkError,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.batch import RecordSetEnd
 
 LOST = NetworkError("lost")
+TP = TopicPartition("orders", 0)
 
 
 def state(position: int = 10, until: int = 100) -> PartitionState:
-    made = PartitionState(TopicPartition("orders", 0), position, until, 1 << 20, topic_id=UUID(int=1))
+    made = PartitionState(TP, position, until, 1 << 20, topic_id=UUID(int=1))
     made.broker.led_by(Leader(1, 5, UUID(int=1)), 0.0)
     return made
 
@@ -253,6 +259,20 @@ def test_the_end_of_the_log_counts_from_when_it_was_reached() -> None:
         0.0,
         None,
     )
+
+
+@pytest.mark.parametrize(("cut_at", "stays"), [(9, True), (10, False), (12, False)])
+def test_a_pause_drops_the_truncation_of_records_that_it_drops(cut_at: int, stays: bool) -> None:
+    """They were received and not handed out; records before them may be cut off nevertheless."""
+    one = state()
+    one.receive(RecordSetEnd(15, 4), 10, 1, 0.0)
+    one.break_off(error := LogTruncatedError(TP, 15, cut_at))
+    one.pause(1.0)
+    assert one.error is (error if stays else None)
+    other = state()
+    other.break_off(LOST)
+    other.pause(1.0)
+    assert other.error is LOST
 
 
 def test_an_epoch_is_checked_under_the_leader_of_the_time() -> None:

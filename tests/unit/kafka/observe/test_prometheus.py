@@ -62,6 +62,15 @@ def test_a_client_that_is_exported_twice_counts_once(registry: CollectorRegistry
     assert [found[key("kafka_client_requests_total", api="Fetch", app=app)] for app in "ab"] == [3, 3]
 
 
+def test_a_client_that_is_exported_again_is_shown_as_the_last_call_says(registry: CollectorRegistry) -> None:
+    client = Client(lag=5)
+    export_to_prometheus(client, registry, {"app": "a"})
+    export_to_prometheus(client, registry, {"app": "a"}, by_partition=True)
+    lags = {name for name in scraped(registry) if name[0] == "kafka_consumer_lag"}
+    assert lags
+    assert all("partition" in dict(labels) for _, labels in lags)
+
+
 def test_counters_gauges_and_histograms(registry: CollectorRegistry) -> None:
     client = Client(lag=5)
     client.registry.count(catalogue.REQUESTS, 3, "Fetch")

@@ -1085,6 +1085,23 @@ def test_a_transactional_id_that_is_given_twice_is_one_without_the_blanks_around
     settings: dict[str, Any] = {}
     assert _transaction("x", {"bootstrap.servers": "a:1", "transactional.id": "x "}, settings)
     assert settings == {"transactional_id": "x"}
+    given = TransactionConfig(transactional_id="x")
+    assert _transaction(given, {"bootstrap.servers": "a:1", "transactional.id": " x"}, {}) is given
+
+
+def test_an_argument_with_blanks_around_it_is_another_transactional_id() -> None:
+    """Only properties lose them; as a part of the id they are another id for the broker."""
+    properties = {"bootstrap.servers": "a:1", "transactional.id": "x"}
+    for name, bootstrap, settings in (
+        ("x ", properties, {}),
+        ("x", None, {"transactional_id": "x "}),
+        ("x ", properties | {"transactional.id": "x "}, {}),
+    ):
+        with pytest.raises(ConfigError, match=r"transactional\.id is given twice"):
+            _transaction(name, bootstrap, dict[str, Any](settings))
+    settings = {}
+    assert _transaction("x ", {"bootstrap.servers": "a:1"}, settings)
+    assert settings == {"transactional_id": "x "}
 
 
 def test_two_transactional_ids_are_refused() -> None:

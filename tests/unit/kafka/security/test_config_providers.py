@@ -169,6 +169,17 @@ def test_only_the_line_breaks_at_the_end_of_a_referenced_file_are_left_out(tmp_p
     assert resolve("sasl.password", f"file:{path}") == " first\nsecond\t "
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_only_the_line_breaks_at_the_end_of_a_referenced_variable_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setenv("VALUE", f" first\nsecond\t {end}")
+    assert resolve("sasl.password", "env:VALUE") == " first\nsecond\t "
+    monkeypatch.setenv("VALUE", end)
+    with pytest.raises(ConfigError, match="VALUE is not set"):
+        resolve("sasl.password", "env:VALUE")
+
+
 def test_only_allowed_environment_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", MARKED)
     monkeypatch.setenv("KAFKA_PASSWORD", "p")
