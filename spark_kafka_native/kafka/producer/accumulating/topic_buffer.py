@@ -340,8 +340,9 @@ class TopicBuffer:
         try:
             self._close_single(move)
             self._open.close(move, due, self._parts.clock())
-            self.waiting_since = self._open.oldest
-            self._commit(move)
+            # In this order: a flush looks here first, and then for batches that were handed over.
+            if self._commit(move):
+                self.waiting_since = self._open.oldest
         finally:
             move.live = False
         self._parts.memory.give_back(self._room)

@@ -483,3 +483,31 @@ def test_a_record_for_which_there_is_no_memory_takes_no_room(cluster):
         assert buffer.granted == granted
         producer.flush(60)
     assert cluster.values(TP) == [b"first"]
+
+
+@pytest.mark.parametrize("closed_by", ["the sender", "a caller", "the end"])
+def test_records_wait_in_their_buffer_until_their_batch_is_handed_over(cluster, monkeypatch, closed_by):
+    """A flush, as a close, looks there first and then for batches: where neither had a record, it returned
+    while the record was on its way from the one to the other."""
+    hand_over, waited = TopicBuffer._commit, []
+
+    def handing_over(self, move, *args, **how):
+        waited.append(self.holds_since(time.monotonic()) or not move.closed)
+        return hand_over(self, move, *args, **how)
+
+    monkeypatch.setattr(TopicBuffer, "_commit", handing_over)
+    with producing(cluster, linger_ms=60_000, batch_records=100) as producer:
+        first = producer.send("t", value=b"0", partition=0)
+        buffer = producer._topics.buffers["t"]
+        if closed_by == "the sender":
+            assert first.result(60)
+        elif closed_by == "a caller":
+            with ThreadPoolExecutor(1) as pool:
+                with buffer.lock:
+                    sender = pool.submit(buffer.close_waiting, lambda _: True, time.monotonic())
+                    assert sender.result(60) is None
+                producer.send("t", value=b"1", partition=0)
+        else:
+            buffer.shut()
+        assert waited.count(True) == len(waited) >= 1
+    assert cluster.values(TP)[0] == b"0"
