@@ -74,8 +74,11 @@ class PayloadFormat:
             _refuse_without_format(values, payload)
             return None
         found = _load(name, f"{payload}.format")
+        _refuse_without_registry(values, payload, name)
         given = _settings_for(values, payload)
         is_flat = payload == "value" and values.value("value.layout") == "columns"
+        if is_flat and name == "string":
+            raise ConfigError("value.layout=columns: values with value.format=string have no fields")
         prefix = (values.text("value.prefix") or "") if payload == "value" else ""
         if prefix and not is_flat:
             raise ConfigError("Option 'value.prefix' has no effect without value.layout=columns")
@@ -258,6 +261,23 @@ def _refuse_without_format(values: OptionValues, payload: str) -> None:
             raise ConfigError(f"Option '{name}' has no effect without {payload}.format")
 
 
+def _refuse_without_registry(values: OptionValues, payload: str, name: str) -> None:
+    """Raise `ConfigError` for settings of a registry where there is none: payloads would name no schema.
+    `SchemaRegistry.from_settings` refuses those about the schema."""
+    if name in ("string", "csv", "arrow-ipc"):
+        about = ("registry.", "subject", "schemaversion", "schemaid", "schemareferences")
+        for given in values.meaningful_names(f"{payload}."):
+            if given.lower().removeprefix(f"{payload}.").startswith(about):
+                raise ConfigError(f"Option '{given}' has no effect with {payload}.format={name}")
+    urls = ("registry.url", "key.registry.url", "value.registry.url")
+    if not any(url in values for url in urls):
+        for given in values.meaningful_names("registry."):
+            raise ConfigError(f"Option '{given}' has no effect without registry.url")
+    if not any(url in values for url in ("registry.url", f"{payload}.registry.url")):
+        for given in values.meaningful_names(f"{payload}.registry."):
+            raise ConfigError(f"Option '{given}' has no effect without {payload}.registry.url")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LetterOptions:
     """Where bad records go with ``mode=dlq``. Plain data."""
@@ -273,10 +293,15 @@ class LetterOptions:
         if values.value("mode") != BadRecordMode.DLQ:
             if topic:
                 raise ConfigError("Option 'dlq.topic' has no effect without mode=dlq")
+            if values.scope is Scope.STREAM and "transactionalIdPrefix" in values:
+                raise ConfigError("Option 'transactionalIdPrefix' has no effect in a read without mode=dlq")
             return None
         if not topic:
             raise ConfigError("mode=dlq needs dlq.topic: the topic that bad records go to")
-        return cls(topic=topic, prefix=values.value("transactionalIdPrefix"))
+        prefix = values.value("transactionalIdPrefix").strip()
+        if not prefix:
+            raise ConfigError("transactionalIdPrefix must not be empty")
+        return cls(topic=topic, prefix=prefix)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from ..registry import (
     RegistryEncoder,
     SchemaRegistry,
     frame_to_write,
+    is_true,
     schema_to_read,
     schema_to_write,
 )
@@ -55,7 +56,7 @@ class AvroFormat:
         registry = SchemaRegistry.from_settings(settings)
         if registry is None:
             return Resolved(type, {**settings, "schema": given or json.dumps(derive_schema(type))})
-        wants_own = given is None and settings.get("registry.register", "").strip().lower() == "true"
+        wants_own = given is None and is_true(settings, "registry.register")
         text = json.dumps(derive_schema(type)) if wants_own else given
         unknown = place_of_null(type) if wants_own else None
         chosen = schema_to_write(registry, settings, _LANGUAGE, text, _name_of(text), unknown)

@@ -40,6 +40,15 @@ _IMPATIENT_S: Final = 60.0
 the records may be of another registry."""
 _VERSION_KEPT_S: Final = 2 * OPERATION_S
 """How long the schema is kept that a subject had under a number."""
+_ABOUT_SCHEMAS: Final = (
+    "subject",
+    "subjectStrategy",
+    "schemaVersion",
+    "schemaId",
+    "schemaIdIn",
+    "schemaReferences",
+)
+"""Settings that only a registry gives a meaning: without one, payloads would name no schema."""
 _CONTEXT: Final = re.compile(r":\.[^:]*:")
 """What a subject in a context begins with: each context counts its own ids."""
 
@@ -93,9 +102,10 @@ class SchemaRegistry:
         each time; None without ``registry.url``. Raises `RegistryError`."""
         if "registry.url" in settings:
             return _shared(_own(settings))
-        if "schemaidin" in settings:
-            name = f"{settings.get('payload', 'value')}.schemaIdIn"
-            raise RegistryError(f"{name} has no effect without registry.url")
+        for name in _ABOUT_SCHEMAS:
+            if name.lower() in settings:
+                payload = settings.get("payload", "value")
+                raise RegistryError(f"{payload}.{name} has no effect without registry.url")
         return None
 
     def renew(self, settings: Mapping[str, str]) -> bool:

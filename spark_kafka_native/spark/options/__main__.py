@@ -20,10 +20,9 @@ from ...kafka.config.client_config import (
 )
 from ...kafka.config.properties import Properties
 from ..read.read_options import REFUSED as READ_REFUSED
-from ..write.write_options import MEANINGLESS as WRITE_MEANINGLESS
 from ..write.write_options import REFUSED as WRITE_REFUSED
 from .option import Option, OptionType, Scope
-from .option_values import MEANINGLESS
+from .option_values import MEANINGLESS, MEANINGLESS_IN_WRITES
 from .table import OPTIONS
 
 _INTRO: Final = """\
@@ -46,7 +45,7 @@ _GROUP_ID: Final = (
     "`startingOffsets=committed`, for `commitOffsets=true`, and in error messages. `groupIdPrefix` has no "
     "effect beside it. In writes it has none. |"
 )
-_NOT_HERE: Final = JAVA_ONLY | WRITE_MEANINGLESS | set(WRITE_REFUSED)
+_NOT_HERE: Final = JAVA_ONLY | MEANINGLESS_IN_WRITES | set(WRITE_REFUSED)
 """Properties of the client that mean nothing in Spark."""
 _CLIENT_SECTIONS: Final[tuple[tuple[str, type[Properties]], ...]] = (
     ("Client", ClientConfig),
@@ -93,7 +92,7 @@ def _write_without_effect() -> str:
     """Properties of Java's clients and of the bundled one that the data source has no use for."""
     lists = (
         ("Without effect", (JAVA_ONLY | MEANINGLESS) - {"group.id"}),
-        ("Without effect in writes", WRITE_MEANINGLESS - JAVA_ONLY - MEANINGLESS),
+        ("Without effect in writes", MEANINGLESS_IN_WRITES - JAVA_ONLY - MEANINGLESS),
         ("Refused in reads", set(READ_REFUSED)),
         ("Refused in writes", set(WRITE_REFUSED)),
     )

@@ -200,6 +200,12 @@ FORMAT_OPTIONS: Final[tuple[Option, ...]] = (
         ours=True,
         sentence="The same for keys.",
     ),
+    *_for_both(
+        "delimiter",
+        "as `value.sep`",
+        "The same as `value.sep`, which comes first.",
+        scope=_READS | Scope.WRITE,
+    ),
     Option(
         name="value.quote",
         scope=_READS | Scope.WRITE,

@@ -17,6 +17,7 @@ from ...kafka.config.client_config import (
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
+    TransactionConfig,
     unknown_properties,
 )
 from ...kafka.config.properties import Properties, trimmed
@@ -26,8 +27,33 @@ from .option import Option, Scope
 from .table import OPTIONS
 
 _BY_NAME: Final[dict[str, Option]] = {option.name.lower(): option for option in OPTIONS}
+MEANINGLESS_IN_WRITES: Final = frozenset(
+    [
+        "enable.metrics.push",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
+        "auto.include.jmx.reporter",
+        "security.providers",
+        "keep.undelivered",
+    ]
+)
+"""Legal for Java's producer, and without a meaning here."""
+IGNORE_KEYS: Final = "partitioner.ignore.keys"
 _CLIENT_PROPERTIES: Final = JAVA_ONLY.union(
-    *(config.property_names() for config in (ClientConfig, ConsumerConfig, ProducerConfig))
+    *(
+        config.property_names()
+        for config in (ClientConfig, ConsumerConfig, ProducerConfig, TransactionConfig)
+    ),
+    MEANINGLESS_IN_WRITES,
+    {IGNORE_KEYS, "auto.offset.reset"},
 )
 _FROM_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 """What Spark itself puts among the options, and reads from there: each streaming write has the last two."""
@@ -101,7 +127,7 @@ class OptionValues:
         """Raise `ConfigError` where no option says which cluster; ``client`` is Spark's word: consumer or
         producer.
         """
-        if "bootstrap.servers" not in self.kafka:
+        if not self.kafka.keys() & {"bootstrap.servers", "metadata.broker.list"}:
             raise ConfigError(
                 f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {client}"
                 + self.near_miss("kafka.bootstrap.servers")

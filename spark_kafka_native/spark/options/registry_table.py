@@ -130,6 +130,12 @@ REGISTRY_OPTIONS: Final[tuple[Option, ...]] = (
         "The id of the schema under which to read or write, instead of a subject.",
     ),
     *_of_both(
+        "schemaReferences",
+        Scope.WRITE,
+        '`[{"name": ..., "subject": ..., "version": ...}]`',
+        "The schemas that `value.schema` refers to, where a write looks it up or registers it.",
+    ),
+    *_of_both(
         "schemaIdIn",
         Scope.WRITE,
         "`payload` or `header`",

@@ -278,7 +278,8 @@ def _check_trigger_offsets(values: OptionValues) -> None:
 
 def _parse_configs(values: OptionValues) -> tuple[ClientConfig, ConsumerConfig]:
     properties = dict(values.kafka)
-    properties["poll.timeout.ms"] = str(values.value("kafkaConsumer.pollTimeoutMs"))
+    if "kafkaConsumer.pollTimeoutMs" in values or "poll.timeout.ms" not in properties:
+        properties["poll.timeout.ms"] = str(values.value("kafkaConsumer.pollTimeoutMs"))
     return ClientConfig.from_properties(properties), ConsumerConfig.from_properties(properties)
 
 

@@ -15,7 +15,7 @@ from ...kafka.errors import ConfigError, KafkaError
 from ...kafka.producer.accumulating.partitioner import partitioner_name
 from ...kafka.security.config_providers import allowed_path
 from ..delegation_tokens import TokenLogin, TokenOptions
-from ..options.option_values import OptionValues
+from ..options.option_values import IGNORE_KEYS, MEANINGLESS_IN_WRITES, OptionValues
 from ..payload_formats import PayloadFormat
 
 if TYPE_CHECKING:
@@ -44,28 +44,6 @@ REFUSED: Final = {
         "and what it left in a folder would be written twice"
     ),
 }
-MEANINGLESS: Final = frozenset(
-    [
-        "enable.metrics.push",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "partitioner.adaptive.partitioning.enable",
-        "partitioner.availability.timeout.ms",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "transaction.timeout.ms",
-        "transaction.two.phase.commit.enable",
-        "auto.include.jmx.reporter",
-        "security.providers",
-        "keep.undelivered",
-    ]
-)
-"""Legal for Java's producer, and without a meaning here."""
-
-
-_IGNORE_KEYS: Final = "partitioner.ignore.keys"
 _ONCE: Final = "deliveryGuarantee=exactly-once"
 _OF_ONCE: Final = ("transactionalIdPrefix", "transactionTimeout", "transactionMarkerTopic", "writeId")
 _WRITE_ID: Final = re.compile(r"[A-Za-z0-9._:+-]{1,200}")
@@ -211,7 +189,8 @@ class WriteOptions:
                 raise ConfigError(refusal)
         values.require_bootstrap_servers("producer")
         client, producer = _parse_configs(values.kafka)
-        topic = (values.text("topic") or "").strip() or None
+        topic = _parse_name(values, "topic", "the column `topic` says where each row goes")
+        timestamp = _parse_name(values, "timestampColumn", "rows get the time at which they are written")
         create = values.value("createTopics")
         summary_path = values.text("summaryPath")
         if summary_path is not None:
@@ -225,22 +204,32 @@ class WriteOptions:
             client=client,
             tokens=TokenOptions.parse(values, client),
             producer=producer,
-            topic=topic,
+            topic=None if topic is None else topic.strip(),
             topic_hint=values.near_miss("topic"),
-            timestamp_column=values.text("timestampColumn") or None,
+            timestamp_column=timestamp,
             create_topics=create,
             create_partitions=values.value("createTopics.partitions"),
             create_replication_factor=values.value("createTopics.replicationFactor"),
             summary_path=summary_path,
             formats=tuple(one for name in ("key", "value") if (one := PayloadFormat.parse(values, name))),
             exactly_once=ExactlyOnce.parse(values, producer),
-            warnings=values.judge_names((ClientConfig, ProducerConfig), MEANINGLESS | {_IGNORE_KEYS}),
+            warnings=values.judge_names(
+                (ClientConfig, ProducerConfig), MEANINGLESS_IN_WRITES | {IGNORE_KEYS}
+            ),
         )
+
+
+def _parse_name(values: OptionValues, option: str, without: str) -> str | None:
+    """None where it is not given. Raises `ConfigError` for an empty one, as of a variable that is not set."""
+    name = values.text(option)
+    if name is not None and not name.strip():
+        raise ConfigError(f"Option '{option}' is empty. Without the option {without}")
+    return name
 
 
 def _parse_configs(properties: Mapping[str, str]) -> tuple[ClientConfig, ProducerConfig]:
     given = dict(properties)
-    if given.pop(_IGNORE_KEYS, "false").strip().lower() == "true":
+    if given.pop(IGNORE_KEYS, "false").strip().lower() == "true":
         given.setdefault("partitioner.class", "sticky")
     if "partitioner.class" in given:
         given["partitioner.class"] = partitioner_name(given["partitioner.class"])

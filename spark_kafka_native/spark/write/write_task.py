@@ -328,9 +328,11 @@ class RowColumns:
             _check_timestamp(timestamp, by_name)
             names.append(timestamp)
         left_out = timestamp is None and "timestamp" in by_name
-        warnings = (_TIMESTAMP_LEFT_OUT,) if left_out else ()
+        warnings = [_TIMESTAMP_LEFT_OUT] if left_out else []
+        if "key" not in by_name and any(one.payload == "key" for one in formats):
+            warnings.append(_without_key(schema))
         encoded = tuple(EncodedPayload.of(one, schema, timestamp) for one in present)
-        return cls(names=tuple(names), topic=topic, timestamp=timestamp, encoded=encoded), warnings
+        return cls(names=tuple(names), topic=topic, timestamp=timestamp, encoded=encoded), tuple(warnings)
 
     def resolve(self) -> RowColumns:
         """With the schemas of keys and values, looked up now: for the driver. Raises `ConfigError`."""
@@ -351,6 +353,17 @@ class RowColumns:
             names += [] if "headers" in names else ["headers"]
         shown = ["timestamp" if name == self.timestamp else name for name in names]
         return pa.RecordBatch.from_arrays([columns[name] for name in names], names=shown)
+
+
+def _without_key(schema: StructType) -> str:
+    """The warning; raises `ConfigError` where a column was most likely meant to be the key."""
+    near = next((name for name in schema.names if name.lower() == "key"), None)
+    if near is not None:
+        raise ConfigError(
+            f"key.format is given, and the DataFrame has no column `key`, but `{near}`: rename it, as the "
+            "records would have no key"
+        )
+    return "key.format is given, and the DataFrame has no column `key`: the records have no key"
 
 
 def _check_once(schema: StructType, used: Collection[str | None]) -> None:

@@ -177,6 +177,31 @@ def test_a_schema_in_the_json_of_a_struct_type() -> None:
         ),
         ({"mode": "permissive"}, "'mode' has no effect without key.format or value.format"),
         (
+            {"value_format": "json", "registry_user": "u"},
+            "'registry.user' has no effect without registry.url",
+        ),
+        (
+            {
+                "value_format": "avro",
+                "key_registry_url": "http://r",
+                "key_format": "avro",
+                "value_registry_user": "u",
+            },
+            "'value.registry.user' has no effect without value.registry.url",
+        ),
+        (
+            {"value_format": "csv", "registry_url": "http://r", "value_schemaId": "4"},
+            "'value.schemaId' has no effect with value.format=csv",
+        ),
+        (
+            {"key_format": "string", "key_registry_url": "http://r"},
+            "'key.registry.url' has no effect with key.format=string",
+        ),
+        (
+            {"value_format": "string", "value_layout": "columns"},
+            "value.layout=columns: values with value.format=string have no fields",
+        ),
+        (
             {"value_format": "json", "value_prefix": "v"},
             "'value.prefix' has no effect without value.layout=col",
         ),
@@ -221,6 +246,13 @@ def test_a_schema_in_the_json_of_a_struct_type() -> None:
 def test_options_that_can_not_be(options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         formats(**options).extend(full_schema(False))
+
+
+def test_settings_of_a_registry_go_with_any_payload_that_has_one() -> None:
+    shared = {"registry_user": "u", "value_registry_url": "http://r", "value_format": "json"}
+    assert dict(formats(**shared, key_format="string").value.settings)["registry.user"] == "u"
+    both = {"registry_url": "http://r", "key_format": "csv", "key_schema": "a int", "value_format": "json"}
+    assert dict(formats(**both, value_subject="s").value.settings)["subject"] == "s"
 
 
 def test_options_of_a_format_need_the_format_in_a_write_too() -> None:
@@ -755,7 +787,7 @@ def test_the_schema_of_a_write_is_looked_up_once_and_the_encoder_kept(versioned)
 
 
 def test_passwords_of_a_registry_are_not_shown(versioned) -> None:
-    parsed = formats(value_format="versioned", registry_password="secret!")
+    parsed = formats(value_format="versioned", registry_password="secret!", registry_url="http://r:1")
     assert "secret!" not in repr(parsed)
 
 

@@ -22,6 +22,7 @@ from ....kafka.errors import (
     OffsetOutOfRangeError,
 )
 from ....kafka.model import OffsetAt, TopicPartition
+from ....kafka.runtime.deadline import Deadline
 from ...payload_formats import PayloadFormat, ReadFormats
 from ...user_messages import inform
 from .cluster_view import find_partitions, list_latest, list_offsets_at
@@ -38,6 +39,9 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 MAX_PARTITIONS: Final = 64
 
 TIMEOUT_MS: Final = 30_000
+"""Without any answer."""
+SAMPLE_MS: Final = 60_000
+"""Records without the payload may be many; none are looked at after this time."""
 
 _OF_ONE_PARTITION: Final = (CorruptRecordError, EndOfLogError, LogTruncatedError, OffsetOutOfRangeError)
 """The others have records, too."""
@@ -91,20 +95,31 @@ class _Sample:
         """About ``count`` keys or values (binary, not null, at least one), `MAX_BYTES` of them at most.
         Raises `ConfigError` if there is none."""
         span = max(-(-count // max(len(self._logs), 1)), 1)
-        while True:
-            ranges = {tp: (max(start, end - span), end) for tp, (start, end) in self._logs.items()}
-            found = self._read(payload, ranges)
+        limit = Deadline.after_ms(SAMPLE_MS)
+        unread = dict(self._logs)
+        while unread:
+            ranges = {
+                tp: (max(start, self._logs[tp][1] - span), until) for tp, (start, until) in unread.items()
+            }
+            found = self._read(payload, ranges, limit)
             if len(found):
                 return found
-            if all(ranges[tp] == log for tp, log in self._logs.items()):
+            unread = {
+                tp: (start, ranges[tp][0]) for tp, (start, _) in unread.items() if ranges[tp][0] > start
+            }
+            if unread and limit.expired:
                 raise ConfigError(
-                    f"{payload}.schema=infer: {self._options.subscription} has no record with a {payload} to "
-                    f"infer a schema from. Give {payload}.schema, or write a record first"
+                    f"{payload}.schema=infer: the newest records of {self._options.subscription} have no "
+                    f"{payload}, as far as they were read in {SAMPLE_MS // 1000} s. Give {payload}.schema"
                 )
             # What compaction and transactions leave of a log may have no record in that many offsets.
             span *= 100
+        raise ConfigError(
+            f"{payload}.schema=infer: {self._options.subscription} has no record with a {payload} to "
+            f"infer a schema from. Give {payload}.schema, or write a record first"
+        )
 
-    def _read(self, payload: str, ranges: Ranges) -> pa.Array:
+    def _read(self, payload: str, ranges: Ranges, limit: Deadline) -> pa.Array:
         parts: list[pa.Array] = []
         left = dict(ranges)
         size = 0
@@ -118,7 +133,7 @@ class _Sample:
                         parts.append(array.drop_null())
                         size += parts[-1].nbytes
                         left[one.topic_partition] = (one.next_offset, left[one.topic_partition][1])
-                        if size > MAX_BYTES:
+                        if size > MAX_BYTES or limit.expired:
                             break
                 break
             except _OF_ONE_PARTITION as error:

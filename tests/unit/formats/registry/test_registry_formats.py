@@ -273,6 +273,16 @@ def test_where_a_write_names_the_schema() -> None:
 
 
 @pytest.mark.parametrize(
+    "name", ["subject", "subjectStrategy", "schemaVersion", "schemaId", "schemaIdIn", "schemaReferences"]
+)
+def test_settings_about_schemas_of_a_registry_need_one(name: str) -> None:
+    """Payloads without the id of a schema were written."""
+    with pytest.raises(RegistryError, match=rf"value\.{name} has no effect without registry.url"):
+        SchemaRegistry.from_settings({name.lower(): "x"})
+    assert SchemaRegistry.from_settings({"schema": "a int", "registry.user": "u"}) is None
+
+
+@pytest.mark.parametrize(
     ("settings", "subject"),
     [
         ({}, "orders-value"),

@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.spark.options.option import OptionType, Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -96,10 +96,40 @@ def judged(scope=Scope.READ, **options):
     return OptionValues.parse(given, scope).judge_names((ClientConfig, ConsumerConfig))
 
 
-def test_a_property_of_a_producer_is_known_in_a_read():
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acks",
+        "transaction.timeout.ms",
+        "transactional.id",
+        "partitioner.ignore.keys",
+        "partitioner.availability.timeout.ms",
+    ],
+)
+def test_a_property_of_a_producer_is_known_in_a_read(name):
     """Both often share their options, also with unknownOptions=error."""
-    given = {"kafka__acks": "all", "unknownOptions": "error"}
-    assert judged(**given) == ("Option 'kafka.acks' is ignored here: it is one of the other direction",)
+    given = {f"kafka.{name}": "1", "unknownOptions": "error"}
+    assert judged(**given) == (f"Option 'kafka.{name}' is ignored here: it is one of the other direction",)
+
+
+def test_a_property_of_a_consumer_is_known_in_a_write():
+    given = {"kafka.auto.offset.reset": "latest", "unknownOptions": "error"}
+    values = OptionValues.parse(given, Scope.WRITE)
+    assert values.judge_names((ClientConfig, ProducerConfig)) == (
+        "Option 'kafka.auto.offset.reset' is ignored here: it is one of the other direction",
+    )
+
+
+@pytest.mark.parametrize("name", ["kafka.bootstrap.servers", "kafka.metadata.broker.list"])
+def test_brokers_have_two_names(name):
+    values = OptionValues.parse({name: "h:1"}, Scope.READ)
+    values.require_bootstrap_servers("consumer")
+    assert ClientConfig.from_properties(values.kafka).bootstrap_servers == ("h:1",)
+
+
+def test_settings_that_a_format_knows_are_known():
+    given = {"value.format": "csv", "value.delimiter": ";", "key.schemaReferences": "[]"}
+    assert OptionValues.parse(given, Scope.WRITE).warnings == ()
 
 
 @pytest.mark.parametrize("scope", [Scope.READ, Scope.STREAM, Scope.WRITE])

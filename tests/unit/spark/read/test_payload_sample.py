@@ -86,6 +86,25 @@ def test_older_records_are_looked_at_until_one_has_a_value(cluster, infer):
     assert infer(**{"value.inferRecords": "1"}) == "`a` bigint"
 
 
+def test_records_without_a_value_are_read_once_and_not_for_ever(cluster, infer, monkeypatch):
+    cluster.logs[T0].append([b'{"a":1}'])
+    for _ in range(300):
+        cluster.logs[T0].append([None])
+    assert infer(**{"value.inferRecords": "1"}) == "`a` bigint"
+    asked = [
+        part.fetch_offset
+        for request in cluster[1].requests(FetchRequest)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    assert sorted(asked) == sorted(set(asked))
+    monkeypatch.setattr(payload_sample, "SAMPLE_MS", 0)
+    with pytest.raises(
+        ConfigError, match=r"newest records of .* have no value, as far as they were read in 0 s"
+    ):
+        infer(**{"value.inferRecords": "1"})
+
+
 def test_of_too_many_partitions_the_longest_are_sampled(cluster, infer, monkeypatch):
     monkeypatch.setattr(payload_sample, "MAX_PARTITIONS", 1)
     cluster.logs[T0].append([b'{"a":1}'] * 2)

@@ -268,6 +268,9 @@ def test_client_properties_are_read_and_the_unknown_told():
     assert options.consumer.isolation_level is IsolationLevel.READ_COMMITTED
     assert options.consumer.fetch_max_bytes == 1000
     assert options.consumer.poll_timeout_ms == 9
+    assert read(kafka__poll__timeout__ms="8").consumer.poll_timeout_ms == 8
+    both = {"kafkaConsumer__pollTimeoutMs": "9", "kafka__poll__timeout__ms": "8"}
+    assert read(**both).consumer.poll_timeout_ms == 9
     assert (options.group_id, options.has_group_id) == ("g", True)
     assert "Option groupIdPrefix will be ignored as option kafka.group.id has been set." in options.warnings
     assert (

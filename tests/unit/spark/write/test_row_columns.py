@@ -134,13 +134,17 @@ def test_two_columns_of_a_name_that_is_not_written_are_ignored():
     assert columns.select(batch).to_pydict() == {"value": ["value"]}
 
 
-def test_a_format_of_keys_is_of_no_use_where_there_are_no_keys():
+def test_a_format_of_keys_without_keys_is_warned_of():
     given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "key.format": "json", "value.format": "json"}
     formats = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE)).formats
     schema = StructType().add("value", StructType().add("id", "long"))
     columns, warnings = RowColumns.check(schema, "t", formats=formats)
-    assert (columns.names, warnings) == (("value",), ())
+    assert (columns.names, len(warnings)) == (("value",), 1)
+    assert "no column `key`: the records have no key" in warnings[0]
     assert columns.select(pa.record_batch({"value": [{"id": 7}]})).to_pydict() == {"value": [b'{"id":7}']}
+    with pytest.raises(ConfigError, match="no column `key`, but `Key`: rename it"):
+        RowColumns.check(schema.add("Key", "string"), "t", formats=formats)
+    assert RowColumns.check(schema.add("key", "string"), "t", formats=formats)[1] == ()
 
 
 @pytest.mark.parametrize("has_headers", [False, True])

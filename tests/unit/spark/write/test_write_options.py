@@ -149,10 +149,13 @@ def test_names_of_javas_producer_without_a_meaning_here_are_not_unknown() -> Non
 
 
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_an_empty_topic_is_none(text: str) -> None:
-    """Each row says its topic then."""
-    options = parse_once(topic=text, timestampColumn="")
-    assert (options.topic, options.timestamp_column, options.fixed_topics) == (None, None, ())
+@pytest.mark.parametrize("name", ["topic", "timestampColumn"])
+def test_an_empty_name_is_refused(name: str, text: str) -> None:
+    """As of a variable that is not set: rows went where their column says, back to where they were read."""
+    with pytest.raises(ConfigError, match=f"Option '{name}' is empty. Without the option"):
+        parse_once(**{name: text})
+    options = parse_once(timestampColumn=" t ", topic=" a ")
+    assert (options.topic, options.timestamp_column) == ("a", " t ")
 
 
 def test_what_was_probably_meant_by_a_missing_topic_is_said() -> None:
