@@ -131,7 +131,7 @@ class ErrorCode(enum.IntEnum):
     POLICY_VIOLATION = 44, "a policy configured on the broker forbids this"
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45, "an idempotent batch arrived ahead of one that the broker still misses"
     DUPLICATE_SEQUENCE_NUMBER = 46, "the broker has this idempotent batch already"
-    INVALID_PRODUCER_EPOCH = 47, "a newer producer took over this producer id"
+    INVALID_PRODUCER_EPOCH = 47, "a newer producer took over this producer id, or its transaction timed out"
     INVALID_TXN_STATE = 48, "the transaction is not in a state that allows this"
     INVALID_PRODUCER_ID_MAPPING = 49, "the producer id no longer belongs to this transactional id"
     INVALID_TRANSACTION_TIMEOUT = (

@@ -126,6 +126,9 @@ class Spilling:
 
     def add(self, given_up: Batch, entry: SpilledBatch) -> None:
         """``given_up`` is ``entry`` of the folder now, and will be sent again."""
+        if given_up.has_older_entry and given_up.data:
+            self.keep_numbers(given_up)  # there may be room by now
+            entry = given_up.spilled or entry
         backlog = self.backlogs.setdefault(given_up.topic_partition, SpillBacklog())
         insort(backlog.batches, given_up.sent_again_from(entry), key=lambda batch: batch.order)
         backlog.refused = backlog.refused or given_up.reported_before
@@ -142,6 +145,16 @@ class Spilling:
         entries = [NewEntry(old[0], old.topic_id, b.records, True, old.reason, b.data) for b in batches]
         for one, spilled in zip(batches, self._folder.replace(old, entries), strict=True):
             one.spilled = spilled
+
+    def keep_numbers(self, batch: Batch) -> None:
+        """`replace` by itself: if its answer is lost, the next to replay it must send these numbers."""
+        try:
+            self.replace(batch, [batch])
+        except SpillError as error:
+            batch.has_older_entry = True
+            _LOG.warning("%s: may be written twice if this producer dies: %s", batch.topic_partition, error)
+        else:
+            batch.has_older_entry = False
 
     def replace_by_letter(self, batch: Batch, letter: Batch, topic_id: UUID | None) -> None:
         """``letter``, a dead letter, takes the place of ``batch``, a single record in the folder. Raises

@@ -85,8 +85,8 @@ _REGISTERED: dict[Codec, tuple[Compress, Decompress]] = {}
 
 
 def register_codec(name: str, compress: Compress, decompress: Decompress) -> None:
-    """Use another implementation of Kafka's codec ``name`` (gzip, snappy, lz4, zstd) in this process, for all
-    producers and consumers that are created later: for example, one in hardware.
+    """Use another implementation of Kafka's codec ``name`` (gzip, snappy, lz4, zstd) in this process from now
+    on, also in producers and consumers that exist: for example, one in hardware.
 
     Brokers and other clients must be able to read its output: this replaces a codec, it cannot add one.
     An error of the functions becomes a `CompressionError`. ValueError for an unknown name.

@@ -83,8 +83,8 @@ class Batch:
     them.
 
     The sender's thread owns it once it was handed over. Only `PartitionQueue` writes ``sending``, and
-    ``data`` when it is read from the spill folder; only `Spilling` writes ``spilled``; only `BatchCompletion`
-    writes the state of its end. The rest never changes.
+    ``data`` when it is read from the spill folder; only `Spilling` writes ``spilled`` and
+    ``has_older_entry``; only `BatchCompletion` writes the state of its end. The rest never changes.
     """
 
     topic_partition: TopicPartition
@@ -102,6 +102,9 @@ class Batch:
     failure: RecordError | None = None
     """Why its records could not be encoded: they alone are given up, in their turn."""
     spilled: SpilledBatch | None = None
+    has_older_entry: bool = False
+    """True if ``spilled`` lacks the numbers under which the batch was sent: the folder could not take
+    them."""
     reported_before: bool = False
     """True if the end of its records was reported before, as kept in the spill folder: it is reported
     once."""
@@ -125,6 +128,7 @@ class Batch:
         """
         again = Batch.from_folder(entry, self.order)
         again.reported_before = True
+        again.has_older_entry = self.has_older_entry
         again.sending = replace(self.sending, since=again.sending.since, attempts=0, last_error=None)
         return again
 

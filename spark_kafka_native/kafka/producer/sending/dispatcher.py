@@ -162,18 +162,11 @@ class Dispatcher:
         match step:
             case Send(batch, numbered):
                 if numbered:
-                    self._keep_numbers(batch)
+                    self._spilling.keep_numbers(batch)
                 return batch
             case NeedProducerId():
                 self._lookups.ask_producer_id()
         return None
-
-    def _keep_numbers(self, batch: Batch) -> None:
-        """If its answer is lost, the next to replay a spilled batch must do so with its new numbers."""
-        try:
-            self._spilling.replace(batch, [batch])
-        except SpillError as error:
-            _LOG.warning("%s: may be written twice if this producer dies: %s", batch.topic_partition, error)
 
     def _post(self, broker: BrokerConnection, batches: list[Batch], now: float) -> bool:
         topic_ids = {}

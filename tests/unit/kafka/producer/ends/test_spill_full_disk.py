@@ -21,8 +21,10 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig, Producer
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer import spill_folder
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
+from spark_kafka_native.kafka.producer.spilling import Spilling
 
 TP = TopicPartition("t", 0)
 
@@ -400,6 +402,35 @@ def test_new_numbers_that_find_no_room_do_not_keep_a_batch_from_being_sent(tmp_p
             full_at(resource.RLIM_INFINITY)
         assert cluster.values(TP) == [b"1-0", b"next"]
     assert "t-0: may be written twice if this producer dies: cannot write" in caplog.text
+
+
+def test_numbers_that_found_no_room_are_kept_when_there_is_some(tmp_path, full_at, caplog):
+    """Else the next producer sent the batch under its older numbers once more, after an orderly close."""
+    folder = SpillFolder(str(tmp_path))
+    [entry] = folder.keep([NewEntry(TP, None, 1, False, "why", batch(1).data)])
+    spilling = Spilling(folder)
+    first = Batch.from_folder(entry, (0, 1))
+    first.data = batch(2).data
+    full_at(20)
+    spilling.keep_numbers(first)
+    assert "t-0: may be written twice if this producer dies" in caplog.text
+    spilling.add(first, entry)
+    [again] = spilling.backlogs[TP].batches
+    assert (again.spilled, again.has_older_entry) == (entry, True)
+    full_at(resource.RLIM_INFINITY)
+    spilling.backlogs.clear()
+    spilling.add(again, entry)  # before it was read from the folder once more
+    [again] = spilling.backlogs[TP].batches
+    assert (again.spilled, again.has_older_entry) == (entry, True)
+    spilling.backlogs.clear()
+    again.data = first.data
+    spilling.add(again, entry)
+    [last] = spilling.backlogs[TP].batches
+    assert (bytes(last.spilled.read()), last.has_older_entry) == (bytes(first.data), False)
+    folder.close()
+    with_new = SpillFolder(str(tmp_path))
+    assert [bytes(one.read()) for one in with_new.entries] == [bytes(first.data)]
+    with_new.close()
 
 
 def test_a_descriptor_that_somebody_inherited_does_not_keep_the_folder(tmp_path):
