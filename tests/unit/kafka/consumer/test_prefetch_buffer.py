@@ -240,9 +240,15 @@ def test_a_read_from_the_middle_of_a_batch_knows_the_epoch_before_it(shared: Pre
     assert epochs_at(shared, 1, 2, 5) == [-1, 3, 3]
 
 
+@pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("epoch", [4, -1])
-def test_hidden_offsets_behind_records_have_an_epoch_of_their_own(shared: PrefetchBuffer, epoch: int) -> None:
+def test_hidden_offsets_behind_records_have_an_epoch_of_their_own(
+    shared: PrefetchBuffer, epoch: int, is_first: bool
+) -> None:
+    """``is_first``: they come before the records are taken. A commit has the epoch in both cases."""
     shared.put(wanted(shared), 0, replace(records(0, 5), leader_epoch=3))
+    if not is_first:
+        shared.take()
     shared.skip(wanted(shared), 0, 9, epoch)
     shared.take()
     assert epochs_at(shared, 9) == [epoch]
@@ -672,6 +678,7 @@ def test_what_waits_since_the_first_of_two_resets_is_fetched_again(shared: Prefe
 def test_a_reset_says_if_the_log_never_reached_to_where_the_caller_moved(
     shared: PrefetchBuffer, confirmed: bool
 ) -> None:
+    shared.confirm(wanted(shared), 0)  # this is about another offset
     shared.seek(TP, 50)
     if confirmed:
         shared.confirm(wanted(shared), 1)

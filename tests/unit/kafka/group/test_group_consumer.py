@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +31,14 @@ from support.interrupts.signal_steps import interrupted_at
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.consumer.typed_records import RecordTyping
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, CommitFailedError, ConsumerClosedError, KafkaError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    CommitFailedError,
+    ConsumerClosedError,
+    KafkaError,
+    LogTruncatedError,
+    TopicRecreatedError,
+)
 from spark_kafka_native.kafka.group import group_consumer as module
 from spark_kafka_native.kafka.group import rebalance
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
@@ -531,6 +539,44 @@ def test_nothing_that_was_fetched_of_a_paused_partition_is_handed_out_until_it_i
     assert consumer.poll(0.0) == []
     consumer.resume(B0)
     assert places(list(consumer.poll(60))) == [("b", 0), ("b", 1), ("b", 2)]
+
+
+def test_a_pause_ends_with_the_assignment(make: Make) -> None:
+    """Otherwise the partition is assigned again later, and nothing of it is read, without an error."""
+    consumer = make(A0)
+    consumer.pause(A0)
+    parts_of(consumer).rebalance.carry_out(Change(lost=frozenset([A0])))
+    parts_of(consumer).rebalance.carry_out(Change(assigned=frozenset([A0])))
+    parts_of(consumer).starts.begin(A0, 0, None)
+    prefetch(consumer, A0)
+    assert places(list(consumer.poll(60))) == [("a", 0), ("a", 1), ("a", 2)]
+
+
+def test_a_seek_in_a_log_that_was_cut_back_counts_while_the_committed_offsets_are_looked_up(
+    make: Make,
+) -> None:
+    """The log may have grown since. An error about the former position would come again and again."""
+    consumer = make(A0)
+    shared = parts_of(consumer).reader.buffer
+    shared.broke(shared.partition(A0), 0, LogTruncatedError(A0, 9, 5))
+    consumer.seek_to_committed()
+    consumer.seek(A0, 7)
+    assert (consumer.position(A0), parts_of(consumer).reader.truncated) == (7, {})
+
+
+def test_a_seek_in_a_topic_that_was_recreated_forgets_the_former_topic_for_good(make: Make) -> None:
+    consumer = make(A0)
+    parts = parts_of(consumer)
+    shared = parts.reader.buffer
+    shared.partition(A0).topic_id = former = UUID(int=1)
+    consumer.seek_to_committed()
+    parts.starts.begin(A0, 0, None)
+    assert parts.reader.topic_ids == {A0: former}
+    shared.broke(shared.partition(A0), 0, TopicRecreatedError("a", str(former), "present"))
+    consumer.seek(A0, 0)
+    consumer.seek_to_committed()
+    parts.starts.begin(A0, 0, None)
+    assert parts.reader.topic_ids == {}
 
 
 def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
