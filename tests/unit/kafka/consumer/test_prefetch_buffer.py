@@ -102,7 +102,8 @@ def test_each_step_of_a_range_is_told_in_order(shared: PrefetchBuffer) -> None:
 def test_the_end_is_that_of_what_can_be_read(read_committed: bool, stable: int, end: int) -> None:
     shared = PrefetchBuffer(max_bytes=1_000)
     shared.add(TP, 0, None)
-    shared.put(wanted(shared), 0, replace(records(0, 5), last_stable_offset=stable))
+    shared.put(wanted(shared), 0, replace(records(0, 3), high_watermark=3, last_stable_offset=3))
+    shared.put(wanted(shared), 0, replace(records(3, 5), last_stable_offset=stable))
     assert ends(shared, read_committed=read_committed) == {TP: end}
 
 
@@ -140,6 +141,22 @@ def test_the_error_of_a_partition_goes_with_it(shared: PrefetchBuffer) -> None:
     shared.remove(TP)
     shared.check(again=True)
     assert (shared.has_news, shared.broken, shared.recreated()) == (False, [], frozenset())
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_the_error_that_a_partition_is_added_with_is_raised_unless_it_is_paused(
+    shared: PrefetchBuffer, paused: bool
+) -> None:
+    """Nothing is fetched before: if it were not raised after the pause, reading would wait without an end."""
+    shared.remove(TP)
+    shared.add(TP, 7, None, paused=paused, error=LogTruncatedError(TP, 7, 3))
+    assert (shared.broken, shared.truncated().keys()) == ([TP], {TP})
+    if paused:
+        shared.check(again=True)
+        shared.resume(TP)
+    assert not shared.wish(wanted(shared))[-1]
+    with pytest.raises(LogTruncatedError):
+        shared.check(again=False)
 
 
 def test_room_that_is_made_wakes_the_one_who_fetches(shared: PrefetchBuffer) -> None:
@@ -256,10 +273,14 @@ def test_hidden_offsets_behind_records_have_an_epoch_of_their_own(
 
 def test_epochs_of_before_a_move_say_nothing_about_offsets_after_it(shared: PrefetchBuffer) -> None:
     """The log may have been cut back, or its topic recreated."""
+    shared.remove(TP)
+    shared.add(TP, 0, None, leader_epoch=2)
+    assert shared.wish(wanted(shared)) == (0, 2, 0, 0, True)
     shared.put(wanted(shared), 0, replace(records(0, 5), leader_epoch=3))
     shared.take()
     shared.seek(TP, 5)
     assert epochs_at(shared, 5) == [-1]
+    assert shared.wish(wanted(shared)) == (5, -1, 1, 0, True)
 
 
 def test_offsets_that_were_hidden_before_a_move_say_nothing_about_the_new_place(
