@@ -40,14 +40,14 @@ from spark_kafka_native.kafka.errors import (
     TopicRecreatedError,
 )
 from spark_kafka_native.kafka.group import group_consumer as module
-from spark_kafka_native.kafka.group import rebalance
+from spark_kafka_native.kafka.group import rebalance, start_offsets
 from spark_kafka_native.kafka.group.classic_membership import ClassicMembership, MemberState
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
 from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
 from spark_kafka_native.kafka.group.progress import Offsets
 from spark_kafka_native.kafka.group.rebalance import RebalanceCallbacks
-from spark_kafka_native.kafka.model import Record, TopicPartition
+from spark_kafka_native.kafka.model import OffsetAt, Record, TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import LeaveGroupRequest
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -256,6 +256,19 @@ def test_a_consumer_that_is_closed_in_on_revoked_is_assigned_nothing(make: Make)
     )
     parts_of(consumer).rebalance.carry_out(Change(revoked=frozenset([A0]), assigned=frozenset([A1])))
     assert calls == []
+
+
+def test_a_partition_that_comes_back_is_revoked_once_more_at_the_end(make: Make) -> None:
+    """`close` leaves out only the partitions of an ``on_revoked`` that runs just then."""
+    calls: list[list[TopicPartition]] = []
+    consumer = make(A0, on_revoked=lambda _, found: calls.append(found))
+    asked(consumer)
+    parts = parts_of(consumer)
+    parts.rebalance.carry_out(Change(revoked=frozenset([A0])))
+    parts.rebalance.carry_out(Change(assigned=frozenset([A0])))
+    parts.starts.begin(A0, 0, None)
+    consumer.close()
+    assert calls == [[A0], [A0]]
 
 
 def test_a_partition_that_comes_back_is_committed_though_its_offset_was_committed_before(make: Make) -> None:
@@ -577,6 +590,45 @@ def test_a_seek_in_a_topic_that_was_recreated_forgets_the_former_topic_for_good(
     consumer.seek_to_committed()
     parts.starts.begin(A0, 0, None)
     assert parts.reader.topic_ids == {}
+
+
+def test_a_cut_of_the_log_is_over_once_reading_has_gone_on_before_it(make: Make) -> None:
+    """The log has grown, and the committed offset is one of the new records: no error about the former ones."""
+    consumer = make(A0)
+    parts = parts_of(consumer)
+    parts.reader.buffer.broke(parts.reader.buffer.partition(A0), 0, LogTruncatedError(A0, 9, 5))
+    for committed in (3, 8):
+        consumer.seek_to_committed()
+        parts.starts.begin(A0, committed, committed)
+        assert (consumer.position(A0), parts.reader.truncated) == (committed, {})
+
+
+def test_going_back_twice_keeps_the_topic_that_the_position_belongs_to(make: Make) -> None:
+    """Otherwise the offsets would be taken for those of a topic that was created again meanwhile."""
+    consumer = make(A0)
+    parts = parts_of(consumer)
+    parts.reader.buffer.partition(A0).topic_id = known = UUID(int=1)
+    for _ in range(2):
+        consumer.seek_to_committed()
+    parts.starts.begin(A0, 0, None)
+    assert parts.reader.topic_ids == {A0: known}
+
+
+@pytest.mark.parametrize("committed", [None, 2])
+def test_only_a_committed_offset_belongs_to_the_topic_of_the_look_up(
+    make: Make, committed: int | None
+) -> None:
+    """In a new group, a broker that lags behind may give a former id, and each record would be refused."""
+    consumer = make(A0)
+    parts, known = parts_of(consumer), UUID(int=1)
+    consumer.seek_to_committed()
+    places = start_offsets._Places(
+        OffsetAt.EARLIEST, committed={A0: committed}, topic_ids={"a": known}, epochs={A0: 4}
+    )
+    parts.starts._looked(places)
+    assert consumer.position(A0) == (committed or 0)
+    assert parts.reader.topic_ids == ({} if committed is None else {A0: known})
+    assert parts.reader.leader_epochs({A0: committed or 0}) == ({} if committed is None else {A0: 4})
 
 
 def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
