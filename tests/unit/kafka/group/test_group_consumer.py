@@ -593,7 +593,7 @@ def test_a_seek_in_a_topic_that_was_recreated_forgets_the_former_topic_for_good(
 
 
 def test_a_cut_of_the_log_is_over_once_reading_has_gone_on_before_it(make: Make) -> None:
-    """The log has grown, and the committed offset is one of the new records: no error about the former ones."""
+    """The log has grown, and the committed offset is that of a new record."""
     consumer = make(A0)
     parts = parts_of(consumer)
     parts.reader.buffer.broke(parts.reader.buffer.partition(A0), 0, LogTruncatedError(A0, 9, 5))
