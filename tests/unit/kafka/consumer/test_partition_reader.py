@@ -18,10 +18,12 @@ from spark_kafka_native.kafka.cluster.offsets import list_bounds, offset_or_at, 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.reader_config import ReaderConfig
-from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
+from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread, typed_records
 from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.consumer.fetcher import FetchRun
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader, single_reader
+from spark_kafka_native.kafka.consumer.typed_records import RecordTyping
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
@@ -217,6 +219,12 @@ def test_records_are_given_back_unless_the_partition_was_moved(
     reader.seek(tp, 10)
     assert not reader.give_back(tp, 1)
     assert take(reader, 2) == [10, 11]
+    for moves in (False, True):
+        assert reader.read_columns(soon()) is not None
+        if moves:
+            reader.seek(tp, 5)
+        assert reader.give_back(tp, 12) is not moves
+    assert take(reader, 2) == [5, 6]
 
 
 def test_a_seek_of_a_paused_partition_holds_after_it(cluster: ScriptedCluster, start: Start) -> None:
@@ -286,10 +294,13 @@ def test_a_read_that_is_refused_gives_back_nothing_of_the_one_that_goes_on(
     assert take(reader, 2) == [3, 4]
 
 
+@pytest.mark.parametrize("rows", [2, partition_reader.ROWS])
 def test_records_that_a_read_has_returned_count_as_handed_out_in_every_thread(
-    cluster: ScriptedCluster, start: Start
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """A position that stays behind would be committed, and the records come again after a rebalance."""
+    """And no others, which a commit would lose. A position that stays behind would be committed, and the
+    records come again after a rebalance."""
+    monkeypatch.setattr(partition_reader, "ROWS", rows)
     [tp] = fill(cluster)
     reader = start((tp, 0))
     seen: list[dict[TopicPartition, int]] = []
@@ -302,12 +313,49 @@ def test_records_that_a_read_has_returned_count_as_handed_out_in_every_thread(
         reader.poll(3, soon())
         in_another_thread(look)
 
-    read(reader)
-    in_another_thread(look)
-    assert seen == [{tp: 0}, {tp: 3}]
+    for _ in range(2):
+        read(reader)
+        in_another_thread(look)
+    assert seen == [{tp: 0}, {tp: 3}, {tp: 3}, {tp: 6}]
     reader.read_columns(soon())
     in_another_thread(look)
-    assert seen[-1][tp] == reader.position(tp) > 3
+    assert seen[-1][tp] == reader.position(tp) > 6
+
+
+def test_a_seek_to_before_the_records_that_another_thread_is_about_to_get_counts_at_once(
+    cluster: ScriptedCluster, start: Start
+) -> None:
+    """A commit of where that read began would let the records in between be skipped."""
+    [tp] = fill(cluster)
+    reader = start((tp, 5))
+    seen: list[dict[TopicPartition, int]] = []
+
+    def seek() -> None:
+        reader.seek(tp, 2)
+        seen.append(reader.positions([tp]))
+
+    @single_reader
+    def read(reader: PartitionReader) -> None:
+        reader.poll(3, soon())
+        in_another_thread(seek)
+
+    read(reader)
+    assert seen == [{tp: 2}]
+
+
+def test_a_seek_drops_what_is_left_of_records_that_another_thread_is_decoding(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [tp] = fill(cluster)
+    reader = start((tp, 0))
+
+    def decode(_: object, fetched: FetchedRecords) -> tuple[object, FetchedRecords]:
+        in_another_thread(lambda: reader.seek(tp, 15))
+        return typed_records._split(fetched, 1)
+
+    monkeypatch.setattr(RecordTyping, "decode", decode)
+    assert reader.read_typed({"value": "string"}, "failfast", soon()) is not None
+    assert take(reader, 5) == [15, 16, 17, 18, 19]
 
 
 @pytest.mark.parametrize("how", READS)
