@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from support.group.parts import lose, parts_of
 from support.interrupts.signal_steps import interrupted_at
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
+from spark_kafka_native.kafka.consumer.prefetch_buffer import AppliedReset
 from spark_kafka_native.kafka.consumer.typed_records import RecordTyping
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
@@ -109,7 +111,7 @@ def take_instead(consumer: GroupConsumer, take: Callable[[object], Record]) -> N
     parts_of(consumer).reader.next_record = take  # type: ignore[method-assign,assignment]
 
 
-def prefetch(consumer: GroupConsumer, *tps: TopicPartition, start: int = 0) -> None:
+def prefetch(consumer: GroupConsumer, *tps: TopicPartition, start: int = 0, epoch: int = -1) -> None:
     """As if three records of each, from ``start`` on, had been fetched ahead, in this order."""
     for tp in tps:
         fetched = FetchedRecords(
@@ -126,6 +128,7 @@ def prefetch(consumer: GroupConsumer, *tps: TopicPartition, start: int = 0) -> N
             log_start_offset=0,
             high_watermark=start + 3,
             last_stable_offset=start + 3,
+            leader_epoch=epoch,
         )
         shared = parts_of(consumer).reader.buffer
         shared.put(shared._wanted[tp], shared._wanted[tp].moves, fetched)
@@ -476,6 +479,14 @@ def test_a_transaction_does_not_leave_out_what_was_taken_away(make: Make, change
         consumer.offsets_to_commit(offsets={A0: 1})
 
 
+def test_what_ends_a_transaction_is_raised_though_the_consumer_was_closed_in_it(make: Make) -> None:
+    consumer = make(A0, enable_auto_commit=False)
+    producer: Any = SimpleNamespace(transaction=nullcontext)
+    with pytest.raises(ZeroDivisionError), consumer.transaction(producer):
+        consumer.close()
+        raise ZeroDivisionError
+
+
 def test_a_transaction_that_was_aborted_does_not_fail_the_next_one_for_what_was_taken_away(
     make: Make,
 ) -> None:
@@ -641,6 +652,45 @@ def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
     for tp in (A0, B0):
         with pytest.raises(CommitFailedError, match="only offsets 0 to 0 were read"):
             parts_of(consumer).commits.progress.check({tp: 3})
+
+
+@pytest.mark.parametrize("epoch", [-1, 4])
+@pytest.mark.parametrize(
+    "read",
+    [lambda consumer: consumer.poll(60), lambda consumer: consumer.read(60)],
+    ids=["poll", "read"],
+)
+def test_what_is_handed_out_again_is_fetched_with_the_epoch_before_it(
+    make: Make, read: Callable[[GroupConsumer], object], epoch: int
+) -> None:
+    """With that of the records themselves, a broker would take the log for another one."""
+    consumer = make(A0)
+    parts = parts_of(consumer)
+    parts.starts.remove(A0)
+    parts.starts.begin(A0, 0, 0, leader_epoch=epoch)
+    prefetch(consumer, A0, epoch=5)
+    assert read(consumer)
+    assert parts.reader.leader_epochs({A0: 3}) == {A0: 5}
+    consumer._give_back()
+    assert parts.reader.buffer.wish(parts.reader.buffer.partition(A0))[:2] == (0, epoch)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda consumer: consumer.poll(60), lambda consumer: consumer.read(60)],
+    ids=["poll", "read"],
+)
+def test_records_that_the_log_lost_before_they_were_handed_out_cause_no_second_reset(
+    make: Make, read: Callable[[GroupConsumer], object]
+) -> None:
+    """It would skip what was written since."""
+    consumer = make(A0)
+    prefetch(consumer, A0)
+    shared = parts_of(consumer).reader.buffer
+    shared.reset(shared.partition(A0), 0, AppliedReset(former=3, offset=40, start=30, end=50))
+    assert read(consumer)
+    consumer._give_back()
+    assert consumer.position(A0) == 40
 
 
 def test_a_partition_that_comes_twice_in_a_poll_is_handed_out_again_from_its_first_record(make: Make) -> None:
