@@ -482,9 +482,14 @@ def test_a_transaction_does_not_leave_out_what_was_taken_away(make: Make, change
 def test_what_ends_a_transaction_is_raised_though_the_consumer_was_closed_in_it(make: Make) -> None:
     consumer = make(A0, enable_auto_commit=False)
     producer: Any = SimpleNamespace(transaction=nullcontext)
-    with pytest.raises(ZeroDivisionError), consumer.transaction(producer):
-        consumer.close()
-        raise ZeroDivisionError
+
+    def work() -> None:
+        with consumer.transaction(producer):
+            consumer.close()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
 
 
 def test_a_transaction_that_was_aborted_does_not_fail_the_next_one_for_what_was_taken_away(
@@ -825,6 +830,16 @@ def test_records_that_another_thread_is_about_to_get_are_not_done(
         closed.set()
         reading.exception(60)
     assert all(offsets.get(A0, 0) == 0 for offsets in found)
+
+
+def test_a_commit_that_ends_nothing_contains_the_records_that_another_thread_has_read(make: Make) -> None:
+    consumer = make(A0, enable_auto_commit=False)
+    found = asked(consumer)
+    prefetch(consumer, A0)
+    with ThreadPoolExecutor(1) as pool:
+        assert len(pool.submit(consumer.poll, 60).result()) == 3
+    consumer.commit()
+    assert (found, consumer.offsets_to_commit()) == ([{A0: 3}], {A0: 3})
 
 
 def test_a_transaction_names_the_records_that_another_thread_has_read(make: Make) -> None:
