@@ -287,15 +287,18 @@ def test_a_partition_that_comes_back_is_committed_though_its_offset_was_committe
     assert found == [{A0: 1}, {A0: 1}]
 
 
+@pytest.mark.parametrize("taken", [None, record(0)], ids=["nothing", "a record"])
 def test_a_read_without_a_limit_ends_when_a_handler_closes_the_consumer(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch, taken: Record | None
 ) -> None:
+    """A record is not handed out then: it does not count as done."""
     monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
     consumer, calls = make(A0), itertools.count()
 
-    def take(_: object) -> None:
+    def take(_: object) -> Record | None:
         assert next(calls) == 0, "it reads on"
         consumer.close()
+        return taken
 
     take_instead(consumer, take)  # type: ignore[arg-type]
     with pytest.raises(ConsumerClosedError):
