@@ -53,6 +53,9 @@ pytestmark = [
 ]
 
 
+TP = TopicPartition("orders", 0)
+
+
 @pytest.fixture
 def cluster() -> Iterator[ScriptedCluster]:
     with ScriptedCluster(2) as running:
@@ -304,6 +307,41 @@ def test_between_refusals_in_doubt_the_leader_has_time(monkeypatch: pytest.Monke
         resolved = thread._resolved(OffsetOutOfRangeError(tp, 5, 0, 20))
         assert resolved is (count <= prefetch_thread.REFUSALS_IN_DOUBT)
     assert tried == [(tp, 70)] * prefetch_thread.REFUSALS_IN_DOUBT
+    buffer.wakeup.close()
+
+
+FORMER, PRESENT = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "learns"),
+    [
+        pytest.param(lambda _thread, _buffer: None, True, id="none"),
+        pytest.param(lambda _thread, buffer: buffer.seek(TP, 0), False, id="a seek"),
+        pytest.param(
+            lambda thread, _buffer: thread._judge(TopicRecreatedError("orders", "former", "present")),
+            False,
+            id="another topic",
+        ),
+    ],
+)
+def test_the_id_of_a_former_topic_is_not_taken_for_that_of_a_position_since(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[PrefetchThread, PrefetchBuffer], object], learns: bool
+) -> None:
+    """Otherwise each record of the topic that is there would be refused, also after a seek."""
+    buffer = PrefetchBuffer(max_bytes=1)
+    buffer.add(TP, 5, None)
+    router = Router(ClientConfig(bootstrap_servers=("a:1",)))
+    thread = PrefetchThread(router, ReaderConfig(), None, buffer, None)
+    thread._follow()
+    thread._run.state(TP).topic_id = FORMER
+    monkeypatch.setattr(thread._run, "broken", lambda: {TP: None})
+    change(thread, buffer)
+    thread._learn_topic_id(TP, thread._fetched[TP])
+    assert buffer.topic_ids() == ({TP: FORMER} if learns else {})
+    thread._run.state(TP).topic_id = PRESENT
+    thread._learn_topic_id(TP, thread._fetched[TP])
+    assert buffer.topic_ids() == ({TP: FORMER} if learns else {}), "the first one counts"
     buffer.wakeup.close()
 
 
