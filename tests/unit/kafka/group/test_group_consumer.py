@@ -662,6 +662,24 @@ def test_a_poll_that_raised_is_handed_out_again(make: Make) -> None:
             parts_of(consumer).commits.progress.check({tp: 3})
 
 
+def test_a_read_that_fails_gives_back_nothing_of_the_read_before_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller is done with those records, and would get them once more."""
+    consumer = make(A0)
+    asked(consumer)
+    prefetch(consumer, A0)
+    assert len(consumer.poll(60)) == 3
+
+    def fail(_: object) -> None:
+        raise KafkaError("no group")
+
+    monkeypatch.setattr(parts_of(consumer).rebalance, "follow", fail)
+    with pytest.raises(KafkaError, match="no group"):
+        consumer.poll(60)
+    assert consumer.position(A0) == 3
+
+
 @pytest.mark.parametrize("epoch", [-1, 4])
 @pytest.mark.parametrize(
     "read",
