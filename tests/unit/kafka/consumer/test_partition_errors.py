@@ -32,7 +32,7 @@ from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderCon
 from spark_kafka_native.kafka.consumer import partition_reader, prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
-from spark_kafka_native.kafka.consumer.prefetch_buffer import PrefetchBuffer
+from spark_kafka_native.kafka.consumer.prefetch_buffer import AppliedReset, PrefetchBuffer
 from spark_kafka_native.kafka.consumer.prefetch_thread import PrefetchThread
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
@@ -307,6 +307,20 @@ def test_between_refusals_in_doubt_the_leader_has_time(monkeypatch: pytest.Monke
         resolved = thread._resolved(OffsetOutOfRangeError(tp, 5, 0, 20))
         assert resolved is (count <= prefetch_thread.REFUSALS_IN_DOUBT)
     assert tried == [(tp, 70)] * prefetch_thread.REFUSALS_IN_DOUBT
+    buffer.wakeup.close()
+
+
+def test_a_reset_has_the_bounds_of_the_log_of_then() -> None:
+    """They say whether the log has lost all the records that were read, and where `stop_at_end` ends."""
+    buffer = PrefetchBuffer(max_bytes=1)
+    buffer.add(TP, 50, None)
+    router = Router(ClientConfig(bootstrap_servers=("a:1",)))
+    thread = PrefetchThread(router, ReaderConfig(), None, buffer, None)
+    thread._follow()
+    refused = OffsetOutOfRangeError(TP, 50, 3, 20)
+    assert thread._resolved(prefetch_thread._ResetError(refused, go_on_at=12, end=18))
+    assert buffer.reset_of(TP) == AppliedReset(former=50, offset=12, start=3, end=18, lacked=True)
+    assert (buffer.position(TP), thread._run.position(TP)) == (12, 12)
     buffer.wakeup.close()
 
 

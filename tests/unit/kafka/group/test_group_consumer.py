@@ -680,6 +680,28 @@ def test_a_read_that_fails_gives_back_nothing_of_the_read_before_it(
     assert consumer.position(A0) == 3
 
 
+@pytest.mark.parametrize("ready", [False, True])
+def test_a_read_without_a_limit_looks_at_the_group_while_it_waits(
+    make: Make, monkeypatch: pytest.MonkeyPatch, ready: bool
+) -> None:
+    """For a commit, or (``ready``) for records: a rebalance does not wait for these."""
+    consumer = make(A0)
+    parts, waits = parts_of(consumer), itertools.count(1)
+
+    def wait(deadline: Deadline) -> bool:
+        assert deadline.remaining_ms <= module.SLICE_MS
+        if next(waits) == 3:
+            raise ZeroDivisionError
+        return False
+
+    if ready:
+        monkeypatch.setattr(parts.reader, "next_record", lambda deadline: wait(deadline) or None)
+    else:
+        monkeypatch.setattr(parts.commits, "may_go_on", wait)
+    with pytest.raises(ZeroDivisionError):
+        consumer.fetch_record()
+
+
 @pytest.mark.parametrize("epoch", [-1, 4])
 @pytest.mark.parametrize(
     "read",
