@@ -310,6 +310,25 @@ def test_between_refusals_in_doubt_the_leader_has_time(monkeypatch: pytest.Monke
     buffer.wakeup.close()
 
 
+@pytest.mark.parametrize(
+    ("bounds", "contradicted"),
+    [
+        ((6, 20), False),
+        ((5, 20), True),
+        ((0, 5), True),
+        ((0, 4), False),
+        ((None, 20), False),
+        ((0, None), False),
+    ],
+)
+def test_a_refusal_is_in_doubt_where_the_log_begins_or_ends_at_the_offset(
+    bounds: tuple[int | None, int | None], contradicted: bool
+) -> None:
+    """If it were not, the policy would apply at once: `latest` skips all records of the log."""
+    refused = OffsetOutOfRangeError(TP, 5, *bounds)
+    assert prefetch_thread._is_contradicted(refused) is contradicted
+
+
 def test_a_reset_has_the_bounds_of_the_log_of_then() -> None:
     """They say whether the log has lost all the records that were read, and where `stop_at_end` ends."""
     buffer = PrefetchBuffer(max_bytes=1)
