@@ -1341,6 +1341,12 @@ def test_records_are_read_with_the_formats_and_the_mode_of_the_caller(
     assert found == [asked]
 
 
+def test_commits_are_among_the_events_and_the_metrics_of_their_consumer(make: Make) -> None:
+    parts = parts_of(make(A0))
+    assert parts.commits.queue.work_units is parts.reader.work_units
+    assert parts.commits.queue.metrics is parts.reader.registry
+
+
 def test_as_many_events_wait_as_the_caller_asks_for(make: Make) -> None:
     consumer = make(A0)
     few, many = consumer.work_units(2), consumer.work_units()
