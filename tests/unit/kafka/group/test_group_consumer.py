@@ -482,7 +482,7 @@ def test_a_transaction_does_not_leave_out_what_was_taken_away(make: Make, change
         consumer.offsets_to_commit(offsets={A0: 1})
 
 
-def test_what_ends_a_transaction_is_raised_though_the_consumer_was_closed_in_it(make: Make) -> None:
+def test_the_error_that_ends_a_transaction_is_raised_though_the_consumer_was_closed_in_it(make: Make) -> None:
     consumer = make(A0, enable_auto_commit=False)
     producer: Any = SimpleNamespace(transaction=nullcontext)
 
@@ -708,7 +708,7 @@ def test_a_read_without_a_limit_looks_at_the_group_while_it_waits(
     [lambda consumer: consumer.poll(60), lambda consumer: consumer.read(60)],
     ids=["poll", "read"],
 )
-def test_what_is_handed_out_again_is_fetched_with_the_epoch_before_it(
+def test_records_that_are_handed_out_again_are_fetched_with_the_epoch_before_them(
     make: Make, read: Callable[[GroupConsumer], object], epoch: int
 ) -> None:
     """With that of the records themselves, a broker would take the log for another one."""
@@ -731,7 +731,7 @@ def test_what_is_handed_out_again_is_fetched_with_the_epoch_before_it(
 def test_records_that_the_log_lost_before_they_were_handed_out_cause_no_second_reset(
     make: Make, read: Callable[[GroupConsumer], object]
 ) -> None:
-    """It would skip what was written since."""
+    """It would skip the records that were written since."""
     consumer = make(A0)
     prefetch(consumer, A0)
     shared = parts_of(consumer).reader.buffer
