@@ -343,7 +343,7 @@ def test_a_seek_to_before_the_records_that_another_thread_is_about_to_get_counts
     assert seen == [{tp: 2}]
 
 
-def test_a_seek_drops_what_is_left_of_records_that_another_thread_is_decoding(
+def test_a_seek_drops_the_rest_of_records_that_another_thread_is_decoding(
     cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [tp] = fill(cluster)
