@@ -141,6 +141,30 @@ def test_the_order_of_a_request_is_that_of_the_partitions_also_among_topics() ->
     assert [topic.topic for topic in request.topics] == ["a", "b", "a"]
 
 
+def test_each_id_of_a_topic_is_asked_for_by_itself() -> None:
+    """The leaders of a topic that was created again may differ: each refuses the id of the other one."""
+    ids = [UUID(int=1), UUID(int=2)]
+    states = [PartitionState(TopicPartition("a", index), 10, 100, 400) for index in range(2)]
+    for one, topic_id in zip(states, ids, strict=True):
+        one.broker.led_by(Leader(1, 5, topic_id), 49.0)
+    request = build_fetch(states, ConsumerConfig(), "", 1_000, 13)
+    assert [(topic.topic_id, len(topic.partitions)) for topic in request.topics] == [(ids[0], 1), (ids[1], 1)]
+
+
+@pytest.mark.parametrize(
+    ("untils", "min_bytes"),
+    [((ENDLESS, ENDLESS), 500), ((ENDLESS, 100), 1), ((100, ENDLESS), 1), ((100, 100), 1)],
+)
+def test_a_range_waits_for_no_more_bytes_than_one(untils: tuple[int, int], min_bytes: int) -> None:
+    """Beside partitions that are read without an end, too: its last records may be fewer than that."""
+    states = [
+        PartitionState(TopicPartition("a", index), 10, until, 400) for index, until in enumerate(untils)
+    ]
+    for one in states:
+        one.broker.led_by(Leader(1, 5, None), 49.0)
+    assert build_fetch(states, ConsumerConfig(fetch_min_bytes=500), "", 1_000, 12).min_bytes == min_bytes
+
+
 @pytest.mark.parametrize(("max_wait_ms", "asked_ms"), [(400, 400), (5_000, 500)])
 def test_a_broker_answers_well_before_the_poll_timeout(max_wait_ms: int, asked_ms: int) -> None:
     """A wait for new records must not count as a broker that does not answer."""
