@@ -59,6 +59,34 @@ def test_a_transaction_that_was_aborted_in_one_piece_hides_nothing_in_a_later_on
     assert position.offset == 6
 
 
+@pytest.mark.parametrize(
+    ("log", "received", "offsets", "next_offset"),
+    [
+        pytest.param(b"", 5, [], 5, id="hidden offsets"),
+        pytest.param(batch([record(0), record(1), record(2)], base_offset=1), 4, [1, 2, 3], 4, id="all"),
+        pytest.param(
+            batch([record(index) for index in range(9)], base_offset=1), 10, [*range(1, 7)], 7, id="its end"
+        ),
+    ],
+)
+def test_a_range_moves_to_the_end_of_the_records_that_came_or_to_its_own(
+    log: bytes, received: int, offsets: list[int], next_offset: int
+) -> None:
+    """Further on it would skip records, or claim those of another range."""
+    data = PartitionData(
+        partition_index=0,
+        error_code=ErrorCode.NONE,
+        high_watermark=100,
+        aborted_transactions=None,
+        records=memoryview(log) if log else None,
+    )
+    position = FetchPosition(TopicPartition("t", 0), 1, 7)
+    position.receive(RecordSetEnd(received, 0))
+    [fetched] = decode_fetched(position, data, ConsumerConfig(), None)
+    assert offsets_of(fetched.columns) == offsets
+    assert (fetched.from_offset, fetched.next_offset, position.offset) == (1, next_offset, next_offset)
+
+
 @pytest.mark.parametrize("corrupt", [False, True])
 @pytest.mark.parametrize("moved_to", [None, 0, 2, 90], ids=["paused", "back", "within", "beyond"])
 def test_after_a_move_nothing_comes_of_the_pieces_that_are_left(
