@@ -622,6 +622,19 @@ def test_a_cut_of_the_log_is_over_once_reading_has_gone_on_before_it(make: Make)
         assert (consumer.position(A0), parts.reader.truncated) == (committed, {})
 
 
+def test_going_back_remembers_a_reset_that_no_read_has_reached(make: Make) -> None:
+    """The committed offset is one of the log that was lost, and the records up to it would be skipped."""
+    consumer = make(A0)
+    parts = parts_of(consumer)
+    prefetch(consumer, A0)
+    assert len(consumer.poll(60)) == 3
+    committed(consumer, {A0: 3})
+    shared = parts.reader.buffer
+    shared.reset(shared.partition(A0), 0, AppliedReset(former=3, offset=0, start=0, end=1))
+    consumer.seek_to_committed()
+    assert parts.commits.progress.place(A0, 3, committed=True) == 0
+
+
 def test_going_back_twice_keeps_the_topic_that_the_position_belongs_to(make: Make) -> None:
     """Otherwise the offsets would be taken for those of a topic that was created again meanwhile."""
     consumer = make(A0)
