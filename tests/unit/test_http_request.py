@@ -80,6 +80,45 @@ def test_an_encrypted_answer_in_single_bytes_ends_at_the_deadline() -> None:
     assert cut.is_set()
 
 
+def test_an_answer_of_no_stated_length_that_is_cut_off_is_not_taken_for_whole() -> None:
+    """Its end is that of the stream: half a schema, or half a token, would look complete."""
+    cut = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        try:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                for _ in range(10_000):
+                    connection.sendall(b"x")
+                    cut.wait(0.005)
+        except OSError:
+            cut.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        url = f"http://localhost:{server.getsockname()[1]}"
+        with pytest.raises(RequestError, match="no answer in time"):
+            send(url, GET, None, time.monotonic() + 0.3, max_body_bytes=20_000)
+        thread.join()
+    assert cut.is_set()
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [("http://example:99999", "ValueError"), ("https://.example", "UnicodeError")],
+)
+def test_an_address_that_no_request_can_have_is_an_error_of_the_request(url: str, error: str) -> None:
+    """Not one that passes by the callers, which know those of a request alone."""
+    tls = ssl.create_default_context() if url.startswith("https") else None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = (socket.AF_INET, socket.SOCK_STREAM, 6, "", server.getsockname())
+        with pytest.raises(RequestError, match=error):
+            send(url, GET, tls, time.monotonic() + 60, max_body_bytes=9, resolve=lambda *_: [target])
+
+
 def test_a_connection_that_is_cut_stays_encrypted() -> None:
     """Its own thread may be sending: what it sends has credentials."""
     ours, theirs = socket.socketpair()

@@ -153,6 +153,7 @@ def test_since_has_the_changes_in_between():
     metrics.measure(DURATION, 1.0, "Fetch")
     now = metrics.snapshot([Observed(CONNECTIONS, 1)])
     between = now.since(before)
+    assert before.since(now).value(CONNECTIONS.name) == 3, "a gauge that rises is no difference either"
     assert between.value(REQUESTS.name, api="Fetch") == 2
     assert between.value(REQUESTS.name, api="Produce") == 1
     assert between.value(CONNECTIONS.name) == 1
