@@ -183,6 +183,21 @@ def test_each_bootstrap_server_has_a_share_of_the_time_that_is_left() -> None:
         assert most - 5_000 < share <= most
 
 
+def test_each_canonical_name_has_a_share_of_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As each bootstrap server: the brokers behind one name may stand still one by one."""
+    shares: list[float] = []
+
+    def refuse(_host: str, _port: int, _config: ClientConfig, deadline: Deadline) -> Any:
+        shares.append(deadline.remaining_ms)
+        raise UnreachableError("off")
+
+    config = canonical(monkeypatch, cluster=["one", "two", "three"])
+    with pytest.raises(UnreachableError):
+        Brokers(config, refuse).bootstrap(Deadline.after_ms(SOON))
+    for share, most in zip(shares, (SOON / 3, SOON / 2, SOON), strict=True):
+        assert most - 5_000 < share <= most
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_threads_at_first_contact_do_not_close_each_others_connection(is_lost: bool) -> None:
     """The faster one is about to send on it: its attempt failed although all brokers were well."""

@@ -636,6 +636,17 @@ class TestHangUps:
         with pytest.raises(HandshakeClosedError, match="at the first request; does that port want SASL"):
             pending.result(0)
 
+    def test_after_a_login_it_is_a_hang_up_and_nothing_else(self, stream: Stream) -> None:
+        """That port does take SASL; a failed login would be tried a few times only."""
+        login = {"sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"}
+        connection = connect(stream, **login, **{"security.protocol": "SASL_PLAINTEXT"})
+        pending = connection.submit(REQUEST)
+        stream.hung_up = True
+        connection.poll()
+        with pytest.raises(NetworkError, match="closed the connection$") as caught:
+            pending.result(0)
+        assert type(caught.value) is NetworkError
+
     def test_after_an_answer_it_is_a_hang_up_and_nothing_else(
         self, connection: Connection, stream: Stream
     ) -> None:

@@ -1,5 +1,6 @@
 """The end of a stream, as reading and writing see it."""
 
+import re
 import socket
 import ssl
 import struct
@@ -172,6 +173,38 @@ def test_a_damaged_record_is_a_lost_connection_once_the_broker_has_answered(monk
     assert type(refused) is AuthenticationError, "credentials that were refused are not tried again"
     transport.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("reading", [True, False])
+@pytest.mark.parametrize(
+    "kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError, BrokenPipeError]
+)
+def test_a_stream_that_ends_before_the_first_answer_is_a_lost_connection(monkeypatch, kind, reading):
+    """The broker may be stopping: an error of TLS would be final."""
+    ours, theirs = socket.socketpair()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    encrypted = context.wrap_socket(ours, server_hostname="broker", do_handshake_on_connect=False)
+    transport = Transport(encrypted, "broker:1")
+
+    def end(_):
+        raise kind(6, "the end")
+
+    monkeypatch.setattr(encrypted, "recv_into", end)
+    monkeypatch.setattr(encrypted, "send", end)
+    with pytest.raises(KafkaError, match="broker:1: connection lost while") as raised:
+        transport.read_into(memoryview(bytearray(1))) if reading else transport.write([memoryview(b"a")])
+    assert type(raised.value) is NetworkError
+    transport.close()
+    theirs.close()
+
+
+def test_an_error_of_tls_without_a_reason_has_its_text():
+    """Python gives some of them none."""
+    error = ssl.SSLError(1, "Out_of luck")
+    error.reason = None
+    told = _handshake_failure(error, "broker:1")
+    assert type(told) is SecurityError
+    assert re.fullmatch(r"broker:1: TLS handshake failed: .*out of luck.*", str(told))
 
 
 @pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError])
