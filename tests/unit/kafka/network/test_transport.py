@@ -26,6 +26,7 @@ from spark_kafka_native.kafka.network.transport import (
     Transport,
     _encrypt,
     _handshake_failure,
+    _shake_hands,
     wait_for_streams,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -195,6 +196,26 @@ def test_a_stream_that_ends_before_the_first_answer_is_a_lost_connection(monkeyp
         transport.read_into(memoryview(bytearray(1))) if reading else transport.write([memoryview(b"a")])
     assert type(raised.value) is NetworkError
     transport.close()
+    theirs.close()
+
+
+def test_a_tls_handshake_of_single_bytes_ends_at_its_deadline():
+    """Each byte ends a wait in time, and the handshake never ends."""
+    ours, theirs = socket.socketpair()
+    theirs.send(b"x")
+    rounds = iter(range(1_000_000))
+
+    class Dripping:
+        def fileno(self):
+            return ours.fileno()
+
+        def do_handshake(self):
+            assert next(rounds, None) is not None, "the handshake goes on behind its deadline"
+            raise ssl.SSLWantReadError
+
+    with pytest.raises(NetworkError, match="broker:1: no TLS handshake in time"):
+        _shake_hands(Dripping(), "broker:1", Deadline.after_ms(20))
+    ours.close()
     theirs.close()
 
 

@@ -300,6 +300,10 @@ def test_a_missing_or_foreign_client_certificate_is_an_authentication_error(
     [
         ({"ssl_keystore_location": "locked.pem"}, "the key is encrypted: set ssl.key.password"),
         ({"ssl_keystore_location": "locked.pem", "ssl_key_password": "wrong"}, "ssl.key.password is wrong"),
+        (
+            {"ssl_keystore_location": "locked.pem", "ssl_key_password": "x" * 2000},
+            "ssl.key.password is wrong",
+        ),
         ({"ssl_keystore_location": "mismatch.pem"}, "the private key is not the certificate's"),
         ({"ssl_keystore_location": "chain.pem"}, "must hold a private key and its certificate chain"),
         (

@@ -167,6 +167,25 @@ def test_a_renewal_that_hangs_takes_little_of_a_logins_time_and_serves_once_it_c
     assert source.token(soon()).reveal() == "token4", "without a valid token there is no pause"
 
 
+@pytest.mark.parametrize(("login_ms", "waits_ms"), [(2_000, 500), (60_000, 1_000)])
+def test_a_login_waits_for_a_renewal_for_a_share_of_its_time_and_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch, login_ms: float, waits_ms: float
+) -> None:
+    """Each connection of a process would stand still for a quarter of its time, however long that is."""
+    fetches, waited = Fetches(), list[float]()
+    fetches.token()
+    fetches.now += 90
+
+    def ask(_key: object, _question: object, limit: Deadline) -> None:
+        waited.append(limit.remaining_ms)
+        raise AuthenticationError("no answer")
+
+    monkeypatch.setattr(fetches.source._fetches, "ask", ask)
+    assert fetches.source.token(Deadline.after_ms(login_ms)).reveal() == "token1"
+    [wait_ms] = waited
+    assert waits_ms / 4 < wait_ms <= waits_ms
+
+
 def test_an_expired_token_is_not_even_sent() -> None:
     with pytest.raises(AuthenticationError, match="the token has expired already"):
         Fetches(0).token()
