@@ -953,6 +953,31 @@ def test_versions_are_each_brokers_own(cluster: ScriptedCluster) -> None:
     assert spoken == [5, 7]
 
 
+@pytest.mark.parametrize(
+    ("newest", "place", "is_asked"),
+    [
+        (6, OffsetAt.MAX_TIMESTAMP, False),
+        (7, OffsetAt.MAX_TIMESTAMP, True),
+        (6, OffsetAt.LATEST, True),
+        (6, OffsetAt.timestamp(5), True),
+    ],
+    ids=str,
+)
+def test_a_broker_that_is_too_old_is_not_asked_for_the_highest_timestamp(
+    cluster: ScriptedCluster, newest: int, place: OffsetAt, is_asked: bool
+) -> None:
+    """It would take it for a time before all records, and answer with the first offset (KIP-734)."""
+    [tp] = cluster.create("orders")
+    cluster[1].versions[ListOffsetsRequest.api_key] = (1, newest)
+    router = Router(config(cluster[1].address))
+    if is_asked:
+        assert list(list_offsets(router, {tp: place})) == [tp]
+    else:
+        with pytest.raises(UnsupportedVersionError, match="can't find the highest timestamp"):
+            list_offsets(router, {tp: place})
+    assert len(cluster[1].requests(ListOffsetsRequest)) == is_asked
+
+
 def test_a_silent_broker_ends_at_the_deadline(cluster: ScriptedCluster) -> None:
     for broker in cluster.brokers.values():
         broker.on(MetadataRequest, Silence)
