@@ -386,6 +386,33 @@ class TestSending:
         assert [node for node, _, _ in brokers.connected] == [1, 2, -1]
         assert all(14_000 < left <= 15_000 for _, left, _ in brokers.connected[:2])
 
+    @pytest.mark.parametrize(
+        ("way", "waits_ms"),
+        [("ask_any", [math.inf] * 7), ("look_up", [3_000, 3_000, 3_000, 0, 0, 3_000, math.inf])],
+    )
+    def test_only_a_look_up_goes_to_several_brokers_at_once(
+        self,
+        router: Router,
+        brokers: FakeBrokers,
+        monkeypatch: pytest.MonkeyPatch,
+        way: str,
+        waits_ms: list[float],
+    ) -> None:
+        """A request that changes something would be done by each of them."""
+        brokers.idle = [FakeConnection(f"idle {n}", brokers) for n in range(6)]
+        for one in brokers.idle:
+            monkeypatch.setattr(one, "opened_at", time.monotonic())
+        waited: list[float] = []
+
+        def first(asked: Any, timeout_ms: float) -> Any:
+            assert len(brokers.asked) == min(len(waited) + 1, 6)
+            waited.append(timeout_ms)
+            return "late" if len(waited) == 7 else None
+
+        monkeypatch.setattr(router_module._Asked, "first", first)
+        assert getattr(router, way)(REQUEST, Deadline.after_ms(60_000)) == "late"
+        assert waited == waits_ms
+
     def test_a_quota_that_ends_comes_before_a_connection_without_room(
         self, router: Router, brokers: FakeBrokers
     ) -> None:

@@ -765,6 +765,28 @@ class TestAlive:
         connection._used_at -= idle_s
         assert connection.alive() is alive
 
+    @pytest.mark.parametrize("deadline_ms", [None, 60_000])
+    def test_a_request_waits_for_the_end_of_a_quota_and_no_longer(
+        self,
+        connection: Connection,
+        stream: Stream,
+        monkeypatch: pytest.MonkeyPatch,
+        deadline_ms: float | None,
+    ) -> None:
+        stream.waits = [stream.answer(0, throttle_ms=5_000)]
+        connection.send(REQUEST)
+        waited: list[float] = []
+
+        def wait_for(_: Callable[[], bool], until: Deadline) -> bool:
+            waited.append(until.remaining_ms)
+            connection._throttle._muted_until = 0.0
+            return False
+
+        monkeypatch.setattr(connection._waiting_to_write, "wait_for", wait_for)
+        connection._wait_until_welcome(None if deadline_ms is None else Deadline.after_ms(deadline_ms))
+        [wait_ms] = waited
+        assert 2_000 < wait_ms <= 5_000
+
     def test_a_broker_that_mutes_us_is_obeyed(self, connection: Connection, stream: Stream) -> None:
         stream.waits = [stream.answer(0, throttle_ms=30_000)]
         connection.send(REQUEST)

@@ -69,6 +69,23 @@ def test_a_scope_may_be_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     assert client_credentials(SecurityConfig.from_properties(given)) == ("i", Secret("s"), "kafka")
 
 
+@pytest.mark.parametrize("options", ['clientId="i"', 'clientSecret="marked"', 'scope="c"'])
+def test_a_login_module_in_a_file_needs_both_parts_of_client_credentials(
+    tmp_path: Path, options: str
+) -> None:
+    """The driver has not seen it."""
+    path = tmp_path / "jaas"
+    path.write_text(f"{OAUTHBEARER_MODULE} required {options};")
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://token/",
+        "sasl.jaas.config": f"file:{path}",
+    }
+    with pytest.raises(ConfigError, match="needs a client id and a client secret"):
+        client_credentials(SecurityConfig.from_properties(properties))
+
+
 def test_the_properties_of_client_credentials_come_before_the_options_of_the_login_module() -> None:
     """Id and secret of the same client: with the secret of another one its login would be refused."""
     properties = {
