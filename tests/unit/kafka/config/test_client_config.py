@@ -246,6 +246,7 @@ def test_texts_are_parsed_to_their_values(
         (SecurityConfig, {"mechanism": "SPNEGO"}, r"sasl.mechanism must be one of PLAIN, .*, GSSAPI"),
         (SecurityConfig, {"tls_versions": ()}, "ssl.enabled.protocols must name TLSv1.2"),
         (SecurityConfig, {"username": 5}, "sasl.username must be of the type str, not 5"),
+        (ClientConfig, {"bootstrap_servers": ("a:1",), "client_id": ["a", "b"]}, "must be of the type str"),
         (
             SecurityConfig,
             {"password": b"marked"},

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from support.brokers.scripted_broker import (
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
-from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
+from spark_kafka_native.kafka.config.jaas import PLAIN_MODULE, SCRAM_MODULE
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
@@ -455,6 +456,32 @@ def test_a_brokers_words_repeat_no_part_of_a_long_token(broker: ScriptedBroker, 
     broker.on(SaslAuthenticateRequest, refused(f"bad token {token[cut]} is not known"))
     with pytest.raises(AuthenticationError, match=r"SASL_AUTHENTICATION_FAILED$"):
         connect(broker, "OAUTHBEARER", sasl_oauthbearer_token=token)
+
+
+@pytest.mark.parametrize("password", ["Zq", "Zq-12345678", "Zq-123456789", "Zq-1234567890"])
+def test_a_brokers_words_repeat_no_short_password(broker: ScriptedBroker, password: str) -> None:
+    """One that is shorter than a telling part of a token is one as a whole."""
+    broker.on(SaslAuthenticateRequest, refused(f"{password} is not the password"))
+    with pytest.raises(AuthenticationError, match=r"SASL_AUTHENTICATION_FAILED$"):
+        connect(broker, sasl_password=password)
+
+
+@pytest.mark.parametrize("given", ['username="u"', 'password="marked"', ""])
+@pytest.mark.parametrize(("mechanism", "module"), [("PLAIN", PLAIN_MODULE), ("SCRAM-SHA-256", SCRAM_MODULE)])
+def test_a_login_module_in_a_file_needs_both_parts_of_a_login(
+    tmp_path: Path, mechanism: str, module: str, given: str
+) -> None:
+    """The driver has not seen it."""
+    (tmp_path / "jaas").write_text(f"{module} required {given};")
+    properties = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f"file:{tmp_path / 'jaas'}",
+    }
+    with pytest.raises(ConfigError, match=r"^sasl\.jaas\.config lacks username or password$"):
+        authentication.mechanism_for(
+            SecurityConfig.from_properties(properties), "b", Deadline.after_ms(60_000)
+        )
 
 
 def test_a_refused_token_is_fetched_anew_for_the_next_connection(broker: ScriptedBroker) -> None:

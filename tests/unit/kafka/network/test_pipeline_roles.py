@@ -643,7 +643,7 @@ class TestHangUps:
         pending = connection.submit(REQUEST)
         stream.hung_up = True
         connection.poll()
-        with pytest.raises(NetworkError, match="closed the connection$") as caught:
+        with pytest.raises(NetworkError, match=r"closed the connection$") as caught:
             pending.result(0)
         assert type(caught.value) is NetworkError
 
@@ -757,11 +757,15 @@ class TestAlive:
         assert connection.alive()
         assert not pending.done
 
-    @pytest.mark.parametrize(("idle_s", "alive"), [(8, True), (12, False)])
+    @pytest.mark.parametrize(
+        ("max_idle_ms", "idle_s", "alive"),
+        [("10000", 8, True), ("10000", 12, False), ("-1", 1e6, True), ("0", 0.5, True), ("0", 2, False)],
+    )
     def test_one_that_was_idle_for_too_long_is_closed(
-        self, stream: Stream, idle_s: float, alive: bool
+        self, stream: Stream, max_idle_ms: str, idle_s: float, alive: bool
     ) -> None:
-        connection = connect(stream, **{"connections.max.idle.ms": "10000"})
+        """None is with -1, not even one that has served no request yet."""
+        connection = connect(stream, **{"connections.max.idle.ms": max_idle_ms})
         connection._used_at -= idle_s
         assert connection.alive() is alive
 
