@@ -27,6 +27,30 @@ def test_an_address_in_the_dress_of_another_family_is_not_asked() -> None:
         )
 
 
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_link_local_address_is_asked_only_by_leave_of_the_administrator(
+    monkeypatch: pytest.MonkeyPatch, is_allowed: bool
+) -> None:
+    """The list of URLs has been looked at before: some clouds have their own token endpoints there."""
+    asked: list[Any] = []
+
+    def connect(_: socket.socket, target: Any) -> None:
+        asked.append(target)
+        raise OSError(111, "refused")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.delenv("PYKAFKA_ALLOWED_URLS", raising=False)
+    if is_allowed:
+        monkeypatch.setenv("PYKAFKA_ALLOWED_URLS", "http://example")
+    target = ("169.254.169.254", 80)
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", target)]
+    with pytest.raises(RequestError if is_allowed else ForbiddenAddressError):
+        send(
+            "http://example", GET, None, time.monotonic() + 60, max_body_bytes=9, resolve=lambda *_: addresses
+        )
+    assert asked == [target] * is_allowed
+
+
 def test_a_watchdog_that_came_between_two_sockets_has_still_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timer could close neither socket; single bytes would keep the connection open for ever."""
     connect, cut = http_request._connect, http_request._Cuttable.cut

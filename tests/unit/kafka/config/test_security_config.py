@@ -182,6 +182,13 @@ def test_a_login_with_a_delegation_token_is_known_as_one(
     assert config.logs_in_with_token is logs_in_with_token
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize("given", [{}, {"username": "me"}, {"password": "marked"}])
+def test_a_user_without_a_password_is_refused_on_the_driver(mechanism: str, given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"needs sasl\.username and sasl\.password, or sasl\.jaas\.config"):
+        SecurityConfig(protocol="SASL_SSL", mechanism=mechanism, **given)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("module", [PLAIN_MODULE, SCRAM_MODULE])
 @pytest.mark.parametrize("options", ["", 'username="me"', 'password="marked"'])
 def test_half_a_login_is_refused_on_the_driver(module: str, options: str) -> None:

@@ -559,10 +559,11 @@ def test_a_lifetime_below_zero_is_none(broker: ScriptedBroker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("newest", "with_token", "passes"), [(1, True, False), (0, True, True), (1, False, True)]
+    ("newest", "with_token", "lifetime_ms", "passes"),
+    [(1, True, 0, False), (1, True, 5, True), (0, True, 0, True), (1, False, 0, True), (1, False, 5, True)],
 )
 def test_a_token_that_passes_for_no_time_has_expired(
-    monkeypatch: pytest.MonkeyPatch, newest: int, with_token: bool, passes: bool
+    monkeypatch: pytest.MonkeyPatch, newest: int, with_token: bool, lifetime_ms: int, passes: bool
 ) -> None:
     """Version 0 of the response says no lifetime, and the session of a password has none."""
 
@@ -572,14 +573,14 @@ def test_a_token_that_passes_for_no_time_has_expired(
         def ask(self, request: SaslHandshakeRequest, version: int, _deadline: Deadline) -> Any:
             return handshake(request, version)
 
-    monkeypatch.setattr(authentication, "_exchange", lambda *_: 0)  # the broker has accepted the login
+    monkeypatch.setattr(authentication, "_exchange", lambda *_: lifetime_ms)  # the login was accepted
     security = config("broker:9092", "SCRAM-SHA-256", sasl_tokenauth=str(with_token)).security
     versions = {SaslHandshakeRequest.api_key: (0, 1), SaslAuthenticateRequest.api_key: (0, newest)}
     peer: Any = Accepting()
     expected = contextlib.nullcontext() if passes else pytest.raises(AuthenticationError, match="has ended")
     with expected:
         found = authentication.authenticate(peer, security, versions, Deadline.after_ms(60_000))
-        assert found == 0
+        assert found == lifetime_ms
 
 
 @pytest.mark.parametrize(

@@ -310,6 +310,9 @@ def test_a_factory_makes_the_socket_or_connects_it(listener: socket.socket) -> N
     def refuse(_: Any) -> socket.socket:
         raise OSError(111, "the proxy refuses")
 
+    def fail(_: Any) -> socket.socket:
+        raise OSError("an error of a library, which has no number")
+
     with connect(listener, socket_factory=make) as sock:
         assert sock.getpeername() == listener.getsockname()
     proxied = config(
@@ -322,5 +325,7 @@ def test_a_factory_makes_the_socket_or_connects_it(listener: socket.socket) -> N
     assert [one[4] for one in made] == [listener.getsockname(), ("192.0.2.7", 9)]
     with pytest.raises(NetworkError, match=r"127.0.0.1:\d+ \(connection refused\)"):
         connect(listener, socket_factory=refuse)
+    with pytest.raises(NetworkError, match=r"127.0.0.1:\d+ \(invalid argument\)"):
+        connect(listener, socket_factory=fail)
     with pytest.raises(ConfigError, match="must return a socket"):
         connect(listener, socket_factory=lambda _: None)  # type: ignore[arg-type, return-value]

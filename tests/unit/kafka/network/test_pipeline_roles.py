@@ -447,6 +447,17 @@ class TestWriting:
         other.join(60)
         assert waits_on == [False]
 
+    @pytest.mark.parametrize(("deadline_ms", "waits_ms"), [(None, 3_000), (60_000, 3_000), (1_000, 1_000)])
+    def test_a_writer_waits_until_its_deadline_and_for_the_request_timeout_at_most(
+        self, connection: Connection, stream: Stream, deadline_ms: float | None, waits_ms: float
+    ) -> None:
+        """A broker that reads nothing would hold up the caller for all of its time."""
+        stream.full = True
+        stream.waits = [lambda: setattr(stream, "full", False) or WRITE]
+        connection.submit(REQUEST, deadline=None if deadline_ms is None else Deadline.after_ms(deadline_ms))
+        [(_, wait_ms)] = stream.waited
+        assert waits_ms / 2 < wait_ms <= waits_ms
+
     def test_who_can_not_write_reads_meanwhile(self, connection: Connection, stream: Stream) -> None:
         first = connection.submit(REQUEST)
         stream.full = True
