@@ -266,6 +266,11 @@ def test_texts_are_parsed_to_their_values(
         (ConsumerConfig, {"header_keys": "strict"}, "header_keys must be of the type HeaderKeys"),
         (ReaderConfig, {"auto_offset_reset": "by_duration:P"}, "must be earliest, latest, none or by_dur"),
         (ReaderConfig, {"auto_offset_reset": "by_duration:PT"}, "must be earliest, latest, none or by_dur"),
+        (
+            ReaderConfig,
+            {"auto_offset_reset": "by_duration=PT24H"},
+            "must be earliest, latest, none or by_dur",
+        ),
         (ReaderConfig, {"auto_offset_reset": "PT24H"}, "must be earliest, latest, none or by_duration"),
         (
             TransactionConfig,

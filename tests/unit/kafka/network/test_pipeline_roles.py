@@ -761,6 +761,19 @@ class TestAlive:
         assert not connection.alive()
         assert not stream.written
 
+    @pytest.mark.parametrize("abandoned", [True, False])
+    def test_an_overdue_request_is_not_written_as_its_connection_ends(
+        self, connection: Connection, stream: Stream, abandoned: bool
+    ) -> None:
+        """It is cut at once, and would be done twice where it is sent again."""
+        stream.full = True
+        pending = connection.post(REQUEST)
+        pending.abandoned, pending.overdue_at = abandoned, 0.0
+        connection.answered_at -= 10
+        stream.full = False
+        assert connection.wind_down()
+        assert not stream.written
+
     def test_who_waits_for_answers_is_not_read_for(self, connection: Connection, stream: Stream) -> None:
         pending = connection.submit(REQUEST)
         connection._used_at -= 1e6  # long ago, but a response is due

@@ -165,9 +165,11 @@ def test_labels_in_another_order_are_the_same(registry: CollectorRegistry) -> No
     assert generate_latest(registry).count(b"\nkafka_consumer_lag{") == 1
 
 
-def test_times_are_not_added_up(registry: CollectorRegistry) -> None:
+@pytest.mark.parametrize("moments", [(0, 1), (1, 0)])
+def test_times_are_not_added_up(registry: CollectorRegistry, moments: tuple[int, int]) -> None:
+    """The latest counts, whichever client it is of."""
     clients = [Client(), Client()]
-    for at, client in enumerate(clients):
+    for at, client in zip(moments, clients, strict=True):
         client.observed = [Observed(catalogue.STREAM_HEARD, 1000.0 + at, ("copy",))]
         export_to_prometheus(client, registry)
     assert scraped(registry)[key("kafka_stream_last_progress_timestamp_seconds", query="copy")] == 1001

@@ -171,6 +171,7 @@ def test_a_close_calls_it_off_and_leaves_nothing(ends: str) -> None:
     end, own = background._end, background._own
     assert end is not None
     assert own is not None
+    assert end.fileno() >= 0, "work that begins later is called off with it, too"
     background.close()
     if ends == "after":
         assert end.fileno() >= 0, "the work still waits with it, and another file may get its number"

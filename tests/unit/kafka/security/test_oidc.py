@@ -304,6 +304,7 @@ def test_http_is_for_this_machine_and_only_if_asked_for(
         "https://",
         "//localhost/x",
         "https://a:b@localhost/",
+        "https://a@localhost/",
         "https://:b@localhost/",
         "https://localhost:0/",
         "https://localhost/\x01",
