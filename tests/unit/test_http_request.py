@@ -215,7 +215,10 @@ def test_a_query_is_sent() -> None:
         request = HttpRequest(method="GET", headers={})
         found = send(f"{served.url}/a?x=1", request, None, time.monotonic() + 60, max_body_bytes=9)
         assert found.body == b"found"
-        assert served.paths == ["/a?x=1", "/b?c=%2F&d"]
+        send(f"{served.url}?x=2", request, None, time.monotonic() + 60, max_body_bytes=9)
+        assert served.paths == ["/a?x=1", "/b?c=%2F&d", "/?x=2"]
+        hosts = [{name.lower(): text for name, text in one.headers.items()}["host"] for one in served.asked]
+        assert hosts == [urlsplit(served.url).netloc] * 3, "one server may have many names"
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,19 @@ def test_the_deadline_ends_it_with_the_last_failure() -> None:
     assert clock.now < 1
 
 
+def test_the_last_failure_is_the_reason_if_the_deadline_did_not_cut_it_short() -> None:
+    """A broker that was away at first may refuse connections by now."""
+    failures = [NetworkError(f"failure {number}") for number in range(4)]
+    left = list(failures)
+
+    def operation() -> str:
+        raise left.pop(0)
+
+    with pytest.raises(DeadlineExceededError, match="the last: failure 3") as raised:
+        run(operation, Clock(), 1_000)
+    assert raised.value.__cause__ is failures[3]
+
+
 @pytest.mark.parametrize(
     "error",
     [
