@@ -32,6 +32,7 @@ from spark_kafka_native.kafka.protocol.api.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 GROUP = CoordinatorKey.group("g")
 
@@ -269,3 +270,26 @@ def test_a_controller_that_is_not_there_any_more_is_looked_up_again(change: str)
             admin.delete_topics(["a"])
             asked = {node_id: len(cluster[node_id].requests(DeleteTopicsRequest)) for node_id in (1, 3)}
     assert asked == {1: 0, 3: 1}
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_request_to_a_coordinator_has_the_time_of_its_caller(given: bool) -> None:
+    """Else that of the configuration: with its retries it could take far longer than a caller waits."""
+    limits: list[Deadline] = []
+
+    def retry(operation: Any, *, what: str, deadline: Deadline, **_: Any) -> Any:
+        limits.append(deadline)
+        return operation()
+
+    def send_to(node_id: int, request: Any, deadline: Deadline, *_: Any) -> int:
+        limits.append(deadline)
+        return node_id
+
+    own, of_config = Deadline.after_ms(60_000), Deadline.after_ms(60_000)
+    coordinators: Any = SimpleNamespace(get=lambda _: 7)
+    router: Any = SimpleNamespace(
+        retry=retry, send_to=send_to, coordinators=coordinators, deadline=lambda: of_config
+    )
+    request: Any = OffsetFetchRequest
+    assert send_to_coordinator(router, GROUP, request, lambda node_id: node_id, own if given else None) == 7
+    assert limits == [own if given else of_config] * 2

@@ -14,6 +14,7 @@ from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.retry import Backoff
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -218,3 +219,13 @@ def test_answers_count_in_a_row_only(router, monkeypatch, rounds):
     monkeypatch.setattr(topic_ids, "_ask_leaders", lambda *_: next(left))
     assert find_recreated(router, {"t": uuid4()}, refresh=True) == rounds[-1][-1]
     assert next(left, None) is None
+
+
+@pytest.mark.parametrize("own", [None, Backoff(first_ms=3, max_ms=4)])
+def test_a_caller_may_have_waits_of_its_own(monkeypatch, own):
+    """With those of a patient client its time would end before the leaders have answered three times."""
+    used = []
+    monkeypatch.setattr(topic_ids, "retry", lambda *_, backoff, **__: used.append(backoff) or {})
+    config = ClientConfig(bootstrap_servers=("a:1",), retry_backoff_ms=500, retry_backoff_max_ms=9_000)
+    assert find_recreated(Router(config), {"t": uuid4()}, refresh=True, backoff=own) == {}
+    assert used == [own or Backoff(first_ms=500, max_ms=9_000)]
