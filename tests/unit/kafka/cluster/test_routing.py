@@ -413,6 +413,25 @@ class TestSending:
         assert getattr(router, way)(REQUEST, Deadline.after_ms(60_000)) == "late"
         assert waited == waits_ms
 
+    @pytest.mark.parametrize(
+        ("hangs_up", "channel", "connected"), [(False, "", [2]), (True, "", [1, 2]), (False, "join", [1, 2])]
+    )
+    def test_a_broker_is_connected_to_unless_it_was_asked_on_a_connection_that_is_still_open(
+        self, router: Router, brokers: FakeBrokers, hangs_up: bool, channel: str, connected: list[int]
+    ) -> None:
+        """A broker that has just restarted has closed its connections; a channel may hold an answer back."""
+        live = FakeConnection("live", brokers)
+        live.address, live.channel = "b1:9092", channel
+
+        def submit(*_: Any, **__: Any) -> Any:
+            live.closed = hangs_up
+            raise NetworkError("refused")
+
+        live.submit = submit  # type: ignore[method-assign]
+        brokers.idle, brokers.refused = [live], gone(1, 2)
+        router.look_up(REQUEST, Deadline.after_ms(60_000))
+        assert sorted(node for node, _, _ in brokers.connected if node > 0) == connected
+
     def test_a_quota_that_ends_comes_before_a_connection_without_room(
         self, router: Router, brokers: FakeBrokers
     ) -> None:

@@ -103,7 +103,7 @@ def test_since_another_histogram_is_all_of_it():
 
 
 def test_two_together():
-    assert of(1.0, 2.0).plus(of(100.0)) == of(1.0, 2.0, 100.0)
+    assert of(1.0, 2.0).plus(of(100.0)) == of(100.0).plus(of(1.0, 2.0)) == of(1.0, 2.0, 100.0)
     assert of(1.0).plus(NOTHING) == NOTHING.plus(of(1.0)) == of(1.0)
 
 
