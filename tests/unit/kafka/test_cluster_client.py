@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import HangUp, ScriptedCluster, values_of
 
 from spark_kafka_native.kafka import Cluster, Router, TopicPartition, cluster_client
-from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import ClientClosedError, KafkaError
+from spark_kafka_native.kafka.model import OffsetAt
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -53,6 +55,53 @@ def test_a_shared_router_outlives_a_cluster(brokers: ScriptedCluster) -> None:
         assert router.metadata(("t",)).topic("t").partitions.keys() == {0, 1}
     finally:
         router.close()
+
+
+def test_a_cluster_ends_with_its_block(brokers: ScriptedCluster) -> None:
+    with Cluster.connect(brokers.bootstrap_servers) as cluster:
+        assert cluster.topics() == ("t",)
+    with pytest.raises(ClientClosedError):
+        cluster.topics()
+
+
+@pytest.mark.parametrize(
+    ("when", "place"),
+    [
+        (1_700_000_000_000, OffsetAt.timestamp(1_700_000_000_000)),
+        (0, OffsetAt.timestamp(0)),
+        (OffsetAt.LATEST, OffsetAt.LATEST),
+        ("earliest", OffsetAt.EARLIEST),
+        ("max_timestamp", OffsetAt.MAX_TIMESTAMP),
+        (datetime(1970, 1, 2, tzinfo=UTC), OffsetAt.timestamp(86_400_000)),
+    ],
+    ids=str,
+)
+def test_a_number_is_a_time_and_no_offset(
+    monkeypatch: pytest.MonkeyPatch, when: Any, place: OffsetAt
+) -> None:
+    asked: list[dict[TopicPartition, OffsetAt]] = []
+
+    def list_offsets(_router: Any, places: Any, **_: Any) -> dict[TopicPartition, int]:
+        asked.append(places)
+        return dict.fromkeys(places, 9)
+
+    monkeypatch.setattr(cluster_client, "list_offsets", list_offsets)
+    cluster = Cluster(Router(ClientConfig(bootstrap_servers=("a:1",))), ConsumerConfig())
+    found: Any = cluster.list_offset("t", 1, when)
+    assert found == 9
+    cluster.offsets_for_times({T0: when, T1: "latest"})
+    assert asked == [{T1: place}, {T0: place, T1: OffsetAt.LATEST}]
+    with pytest.raises(TypeError, match="not True"):
+        cluster.list_offset("t", 1, True)
+
+
+def test_a_leader_is_that_of_the_partition(brokers: ScriptedCluster) -> None:
+    brokers.logs[T0].leader, brokers.logs[T1].leader = 1, 2
+    with Cluster.connect(brokers.bootstrap_servers) as cluster:
+        partitions: list[tuple[Any, ...]] = [("t", 0), ("t", 1), (T1,), (("t", 0),)]
+        assert [cluster.leader(*one).node_id for one in partitions] == [1, 2, 2, 1]
+        with pytest.raises(ValueError, match="which partition"):
+            cluster.leader("t")
 
 
 @pytest.mark.parametrize(("level", "end"), [("read_uncommitted", 3), ("read_committed", 1)])

@@ -196,8 +196,19 @@ def test_an_address_needs_no_lookup(stuck: Stuck, monkeypatch: pytest.MonkeyPatc
     assert look_up("::1", 9092, config(), Deadline.after_ms(0))[0][4][:2] == ("::1", 9092)
 
 
-def test_a_failure_is_raised_in_every_waiting_thread_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[Any] = [socket.gaierror(-2, "Name or service not known"), [v4("127.0.0.1", 1)]]
+@pytest.mark.parametrize(
+    ("failure", "says"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), r"\(Name or service not known\)$"),
+        (OSError("of a library"), r"\(of a library\)$"),
+        (UnicodeError("label empty or too long"), r"\(label empty or too long\)$"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_failure_is_raised_in_every_waiting_thread_and_not_kept(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, says: str
+) -> None:
+    answers: list[Any] = [failure, [v4("127.0.0.1", 1)]]
 
     def resolve(host: str, port: int, **_: Any) -> list[Any]:
         answer = answers.pop(0)
@@ -206,7 +217,7 @@ def test_a_failure_is_raised_in_every_waiting_thread_and_not_kept(monkeypatch: p
         return answer  # type: ignore[no-any-return]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    with pytest.raises(UnreachableError, match="Name or service not known"):
+    with pytest.raises(UnreachableError, match=says):
         look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON))
     assert look_up("kafka.example", 9092, config(), Deadline.after_ms(SOON)) == [v4("127.0.0.1", 1)]
 
