@@ -95,6 +95,20 @@ def test_a_number_is_a_time_and_no_offset(
         cluster.list_offset("t", 1, True)
 
 
+@pytest.mark.parametrize("node_id", [None, 1, 2])
+def test_a_request_goes_to_the_broker_that_is_named_or_to_any(
+    brokers: ScriptedCluster, node_id: int | None
+) -> None:
+    with Cluster.connect(brokers.bootstrap_servers) as cluster:
+        before = [len(broker.requests(MetadataRequest)) for broker in brokers.brokers.values()]
+        for _ in range(9):
+            assert cluster.send(MetadataRequest(topics=[]), node_id, timeout=60).topics == []
+        after = [len(broker.requests(MetadataRequest)) for broker in brokers.brokers.values()]
+    more = [now - then for now, then in zip(after, before, strict=True)]
+    assert sum(more) == 9
+    assert node_id is None or more[node_id - 1] == 9
+
+
 def test_a_leader_is_that_of_the_partition(brokers: ScriptedCluster) -> None:
     brokers.logs[T0].leader, brokers.logs[T1].leader = 1, 2
     with Cluster.connect(brokers.bootstrap_servers) as cluster:

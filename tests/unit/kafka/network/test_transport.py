@@ -1,5 +1,6 @@
 """The end of a stream, as reading and writing see it."""
 
+import contextlib
 import re
 import socket
 import ssl
@@ -217,6 +218,44 @@ def test_a_tls_handshake_of_single_bytes_ends_at_its_deadline():
         _shake_hands(Dripping(), "broker:1", Deadline.after_ms(20))
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"), [(b"", NetworkError), (b"HTTP/1.1 400 Bad Request\r\n\r\n", SecurityError)]
+)
+def test_a_socket_whose_handshake_fails_is_closed(answer, kind):
+    """The traceback keeps it alive: each attempt would leave one open."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.send(answer)
+    with pytest.raises(kind) as raised:
+        _encrypt(ours, "broker", "broker:1", ssl.create_default_context(), Deadline.after_ms(20))
+    assert raised.value.__traceback__ is not None
+    theirs.settimeout(10)
+    with contextlib.suppress(ConnectionResetError):
+        while theirs.recv(65_536):
+            pass
+    theirs.close()
+
+
+def test_an_address_that_is_silent_in_tls_is_named_beside_one_that_refuses():
+    """The error is not that of a wrong port, with which first contact is given up early."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as gone:
+        addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", one.getsockname()) for one in (silent, gone)]
+        gone.close()
+        config = ClientConfig(
+            bootstrap_servers=("a:1",),
+            security=SecurityConfig(protocol=SecurityProtocol.SSL),
+            connection_setup_timeout_ms=50,
+            connection_attempt_delay_ms=-1,
+            resolver=lambda *_: addresses,
+        )
+        with pytest.raises(NetworkError) as raised:
+            Transport.connect("b", 9092, config, Deadline.after_ms(60_000))
+    assert type(raised.value) is NetworkError
+    assert re.search(
+        r"127.0.0.1: .*no TLS handshake in time.*; 127.0.0.1: connection refused", str(raised.value)
+    )
 
 
 def test_an_error_of_tls_without_a_reason_has_its_text():

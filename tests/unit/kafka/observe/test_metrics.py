@@ -53,6 +53,13 @@ def test_percentiles_are_within_the_stated_error(seed: int):
         assert found == pytest.approx(values[math.ceil(share * len(values)) - 1], rel=ERROR + 1e-9)
 
 
+@pytest.mark.parametrize("value", [1.01, 1.18, 0.0, 1e-9, 3e12])
+def test_a_percentile_is_between_the_least_and_the_greatest_value(value: float):
+    """The middle of a bucket may be below the only value in it, or above."""
+    told = of(value, value)
+    assert (told.min, told.p50, told.p95, told.p99, told.max) == (value,) * 5
+
+
 def test_nothing_measured_is_zero():
     assert Histogram().distribution() == NOTHING == Distribution()
     assert set(NOTHING.to_dict().values()) == {0}

@@ -314,3 +314,16 @@ def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigError, match=r"spark-kafka-native\[prometheus\]"):
         export_to_prometheus(Client())
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        (catalogue.BYTES_SENT, "kafka_client_bytes_sent"),
+        (catalogue.REQUEST_DURATION, "kafka_client_request_duration_seconds"),
+        (catalogue.REQUESTS, "kafka_client_requests"),
+    ],
+)
+def test_a_name_has_its_unit_once(metric: catalogue.Metric, name: str) -> None:
+    """Dashboards and alerts have these names."""
+    assert prometheus.prometheus_name(metric) == name
