@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.forked_child import holds_in_forked_child
+from support.waiting import eventually
 
 from spark_kafka_native.kafka.consumer.fetched_records import WorkStatus, WorkUnit
 from spark_kafka_native.kafka.errors import ConfigError
@@ -286,6 +287,15 @@ def unit(offset: int) -> WorkUnit:
         records=4,
         at=1.5,
     )
+
+
+def test_a_line_is_in_the_file_once_no_other_event_waits(tmp_path: Path) -> None:
+    """Not only at the end, which a process that is killed never reaches."""
+    path, source = tmp_path / "units.jsonl", EventSource[Any]()
+    with JsonLines(path, source.subscribe(10)):
+        for count in (1, 2):
+            source.emit(unit(0))
+            eventually(lambda count=count: path.read_text().count("\n") == count)  # type: ignore[misc]
 
 
 def test_each_event_is_a_line(tmp_path: Path) -> None:

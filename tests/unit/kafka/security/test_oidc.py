@@ -183,6 +183,7 @@ def test_a_lifetime_that_is_none_is_not_known(endpoint: Endpoint, lifetime: obje
             "HTTP status 401 (invalid_client)",
         ),
         (answer({"error": MARKED}, "400 No"), AuthenticationError, "HTTP status 400"),
+        (answer({"error": [MARKED]}, "400 No"), AuthenticationError, "HTTP status 400"),
         (answer(MARKED.encode(), "403 No"), AuthenticationError, "HTTP status 403"),
         (answer({"access_token": ""}), AuthenticationError, "has no access_token"),
         (answer({"access_token": 5}), AuthenticationError, "has no access_token"),
