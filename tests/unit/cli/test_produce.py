@@ -708,6 +708,7 @@ def test_an_element_that_does_not_fit_is_not_called_empty() -> None:
     assert one.encode([b"[1]", b"null"]) == (one.encode([b"[1]"])[0], "it is empty")
     encoded, reason = one.encode([b"[1]", b"5", b"null"])
     assert (len(encoded), reason is not None and "array" in reason) == (1, True)
+    assert one.encode([b"[1]", b"null", b"5"]) == one.encode([b"[1]", b"null"])  # the first one counts
 
 
 @pytest.mark.parametrize("swapped", [False, True])

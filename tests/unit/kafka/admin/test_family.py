@@ -11,7 +11,14 @@ import pytest
 from spark_kafka_native.kafka.admin import family
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.cluster import _of_all
-from spark_kafka_native.kafka.admin.family import AdminFamily, ItemResult, Task, names_of, noting_lost
+from spark_kafka_native.kafka.admin.family import (
+    AdminFamily,
+    ItemResult,
+    Task,
+    broker_share,
+    names_of,
+    noting_lost,
+)
 from spark_kafka_native.kafka.admin.groups import PartitionLag
 from spark_kafka_native.kafka.admin.topics import _read_deleted
 from spark_kafka_native.kafka.admin.transactions import (
@@ -222,6 +229,11 @@ def test_what_is_put_off_goes_before_refusals_where_all_was_requested() -> None:
     assert _of_all([done, refused, put_off]) == [ItemResult("all", THROTTLED, "a-1: later")]
     assert _of_all([done, refused])[0] == ItemResult("all", EXISTS, "a-0: no")
     assert _of_all([done]) == [ItemResult("all", NONE)]
+
+
+def test_a_broker_has_less_time_than_the_caller() -> None:
+    """Else its answer, that the time is over or that it is done, comes too late to be heard."""
+    assert 700_000 < broker_share(Deadline.after_ms(1_000_000)) <= 900_000
 
 
 def test_nothing_asks_nobody() -> None:
