@@ -83,6 +83,7 @@ def test_a_read_under_another_version_subject_or_id(served: Served, answers: dic
         ({"schemaversion": "0"}, "schemaVersion must be a whole number from 1"),
         ({"schemaversion": "newest"}, "schemaVersion must be"),
         ({"schemaid": "-1"}, "schemaId must be"),
+        ({"schemaid": str(2**31)}, "schemaId must be"),
         ({"subjectstrategy": "record"}, "needs a name of a record"),
         ({"subjectstrategy": "x"}, "must be topic, record or topic-record"),
         ({"subject": "avro"}, "is of type AVRO, not JSON"),

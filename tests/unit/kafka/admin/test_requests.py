@@ -80,6 +80,7 @@ from spark_kafka_native.kafka.protocol.api.groups import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.topics import (
     CreatableTopicResult,
@@ -237,9 +238,12 @@ def reassigned(*codes: ErrorCode) -> AlterPartitionReassignmentsResponse:
 def test_a_reassignment_is_cancelled_or_has_its_replicas(cluster: ScriptedCluster, admin: Admin) -> None:
     answer_all(cluster, AlterPartitionReassignmentsRequest, reassigned(NONE, NONE))
     admin.reassign({A0: None, A1: [2, 1]})
-    [request] = asked(cluster, AlterPartitionReassignmentsRequest)
-    [topic] = request.topics
-    assert {one.partition_index: one.replicas for one in topic.partitions} == {0: None, 1: [2, 1]}
+    admin.reassign({A0: [2], A1: []})  # no brokers at all cancel nothing: Kafka refuses them
+    sent = [
+        {one.partition_index: one.replicas for topic in request.topics for one in topic.partitions}
+        for request in asked(cluster, AlterPartitionReassignmentsRequest)
+    ]
+    assert sent == [{0: None, 1: [2, 1]}, {0: [2], 1: []}]
 
 
 @pytest.mark.parametrize("unclean", [False, True])
@@ -261,6 +265,27 @@ def test_an_election_is_unclean_only_on_request(
     assert request.election_type == int(unclean)
     topics = [(one.topic, one.partitions) for one in request.topic_partitions or ()]
     assert topics == ([] if wanted is None else [("a", [0, 1])])
+
+
+def test_an_election_is_asked_for_again_only_where_it_was_put_off(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    """An unclean one that is done again may lose records again."""
+
+    def put_off(request: ElectLeadersRequest, _version: int) -> ElectLeadersResponse:
+        asked_for = [(one.topic, one.partitions) for one in request.topic_partitions or ()]
+        later = ErrorCode.NOT_CONTROLLER if asked_for == [("a", [0, 1])] else NONE
+        results = [
+            PartitionResult(partition_id=number, error_code=later if number else NONE, error_message=None)
+            for number in asked_for[0][1]
+        ]
+        elected = [ReplicaElectionResult(topic="a", partition_result=results)]
+        return ElectLeadersResponse(throttle_time_ms=0, replica_election_results=elected)
+
+    answer_all(cluster, ElectLeadersRequest, put_off)
+    assert admin.elect_leaders([A0, A1], unclean=True, timeout=10) == {A0, A1}
+    sent = [one.topic_partitions[0].partitions for one in asked(cluster, ElectLeadersRequest)]
+    assert sorted(sent) == [[0, 1], [1]]
 
 
 @pytest.mark.parametrize("unclean", [False, True])
@@ -341,6 +366,23 @@ def test_records_are_deleted_in_all_partitions_but_the_one_that_can_not(why: str
             for one in request.fields["topics"][0]["partitions"]
         ]
         assert sorted(sent) == [(1, 1), (2, 1)]
+
+
+def test_a_negative_offset_does_not_delete_all_records(cluster: ScriptedCluster, admin: Admin) -> None:
+    """Only -1 does; any other is the broker's to refuse."""
+
+    def refused(request: DeleteRecordsRequest, _version: int) -> DeleteRecordsResponse:
+        assert [one.offset for one in request.topics[0].partitions] == [-2]
+        result = DeleteRecordsPartitionResult(
+            partition_index=0, low_watermark=-1, error_code=ErrorCode.OFFSET_OUT_OF_RANGE
+        )
+        topics = [DeleteRecordsTopicResult(name="a", partitions=[result])]
+        return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
+
+    cluster[1].on(DeleteRecordsRequest, refused)
+    with pytest.raises(BrokerError, match="a-0 before offset -2: OFFSET_OUT_OF_RANGE"):
+        admin.delete_records({A0: -2}, timeout=10)
+    assert asked(cluster, ListOffsetsRequest) == []
 
 
 @pytest.mark.parametrize(
@@ -611,6 +653,18 @@ def test_a_missing_topic_is_an_error_unless_the_caller_accepts_it(
         admin.delete_topics(["b"])
 
 
+def test_only_the_refusal_that_the_caller_accepts_is_accepted(cluster: ScriptedCluster, admin: Admin) -> None:
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    stays = DeletableTopicResult(name="b", error_code=denied)
+    answer_all(cluster, DeleteTopicsRequest, DeleteTopicsResponse(responses=[stays]))
+    with pytest.raises(BrokerError, match="deleting topic b: TOPIC_AUTHORIZATION_FAILED"):
+        admin.delete_topics(["b"], missing_ok=True)
+    absent = CreatableTopicResult(name="b", error_code=denied, error_message=None)
+    answer_all(cluster, CreateTopicsRequest, CreateTopicsResponse(topics=[absent]))
+    with pytest.raises(BrokerError, match="creating topic b: TOPIC_AUTHORIZATION_FAILED"):
+        admin.create_topics(["b"], exist_ok=True, timeout=10)
+
+
 def test_a_topic_that_is_deleted_already_is_not_deleted_again_with_one_that_was_put_off(
     cluster: ScriptedCluster, admin: Admin
 ) -> None:
@@ -877,12 +931,13 @@ def test_an_election_that_is_refused_as_a_whole_is_not_done(
     assert len(asked(cluster, ElectLeadersRequest)) == 1
 
 
+@pytest.mark.parametrize("how", ["values", "append", "subtract"])
 @pytest.mark.parametrize("value", [5, True, b"5"])
 def test_a_value_of_a_config_that_is_no_text_is_refused(
-    cluster: ScriptedCluster, admin: Admin, value: Any
+    cluster: ScriptedCluster, admin: Admin, value: Any, how: str
 ) -> None:
     with pytest.raises(ValueError, match=r"are texts, not 's'"):
-        admin.alter_configs(ConfigResource.topic("a"), {"s": value})
+        admin.alter_configs(ConfigResource.topic("a"), **{how: {"s": value}})
     assert asked(cluster, IncrementalAlterConfigsRequest) == []
 
 
