@@ -164,10 +164,11 @@ def test_lines_go_on_as_soon_as_they_are_complete(
 
 def test_a_line_without_end_is_refused_after_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(produce, "_MAX_LINE_BYTES", 10)
-    lines = produce._split(Typing(b"a\n" + b"x" * 10, b"x"), b"\n")
-    assert next(lines) == [b"a"]
-    with pytest.raises(InputError, match="longer than 10 bytes"):
-        next(lines)
+    for line in ([b"x" * 10, b"x"], [b"x" * 5, b"x" * 4, b"x" * 2, b"\n"]):
+        lines = produce._split(Typing(b"a\n" + line[0], *line[1:]), b"\n")
+        assert next(lines) == [b"a"]
+        with pytest.raises(InputError, match="longer than 10 bytes"):
+            next(lines)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,18 @@ def test_types_that_are_not_the_same(column: pa.Array, reason: str) -> None:
     assert decoded.array.to_pylist()[1] == LISTED
 
 
+def test_fields_of_a_struct_are_not_read_under_the_names_of_others() -> None:
+    """Fields in structs have their places: those in another order would change their values."""
+    want = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    fine, swapped, other = (
+        pa.table({"id": pa.array([{"a": 1, "b": 2}], pa.struct([(name, pa.int32()) for name in names]))})
+        for names in ("ab", "ba", "ac")
+    )
+    decoded = read(pa.list_(pa.struct([("id", want)])), *map(stream, (fine, swapped, other)))
+    assert decoded.array.to_pylist() == [[{"id": {"a": 1, "b": 2}}], None, None]
+    assert decoded.bad.rows == (1, 2)
+
+
 def test_times_with_a_zone_and_without_are_different_things() -> None:
     kind = pa.list_(pa.struct([("at", pa.timestamp("us", "UTC"))]))
     good = pa.table({"at": pa.array([1_500], pa.timestamp("ms", "Europe/Berlin"))})
@@ -216,6 +228,9 @@ def test_bytes_behind_the_stream_and_two_columns_of_one_name() -> None:
         "bytes follow the end of the stream",
         "two columns of the stream have the same name",
     )
+    others = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["id", "x", "x"])
+    decoded = read(pa.list_(pa.struct([("id", pa.int64())])), stream(others))
+    assert (decoded.array.to_pylist(), decoded.bad.rows) == ([[{"id": 1}]], ())
 
 
 def test_rows_and_sizes_that_are_only_claimed_are_not_allocated() -> None:

@@ -272,6 +272,14 @@ def test_an_error_of_arrow_that_names_no_row_of_the_batch(
         assert not bad
 
 
+def test_a_carriage_return_at_the_end_of_a_line_is_a_part_of_its_last_value() -> None:
+    """Also beside other lines, where it would pass for the end of one."""
+    kind = pa.struct([("b", pa.int32()), ("a", pa.string())])
+    rows = [{"b": 1, "a": "x\r"}, {"b": 2, "a": "y"}]
+    assert decode(kind, b"1,x\r")[0] == rows[:1]
+    assert decode(kind, b"1,x\r", b"2,y")[0] == rows
+
+
 def test_an_arrow_that_writes_into_foreign_memory_reads_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_format, "_ARROW_OVERFLOWS", True)
     monkeypatch.setattr(csv_format.CsvDecoder, "read_together", None)

@@ -132,6 +132,24 @@ def test_a_column_of_more_than_2_gib_is_an_error_that_says_what_to_do(error: Exc
         encode_column(TooLarge(error), rows, "'avro' of the value")
 
 
+class Writes:
+    """A format that writes this for any rows."""
+
+    def __init__(self, payloads: pa.Array) -> None:
+        self._payloads = payloads
+
+    def encode(self, _rows: pa.Array) -> pa.Array:
+        return self._payloads
+
+
+@pytest.mark.parametrize("payloads", [[b"a", b"b"], [None, None]], ids=["no tombstone", "two tombstones"])
+def test_tombstones_are_the_rows_that_are_null_and_no_others(payloads: list[bytes | None]) -> None:
+    rows = pa.array(["a", None])
+    assert encode_column(Writes(pa.array([b"a", None])), rows, "x").to_pylist() == [b"a", None]
+    with pytest.raises(FormatError, match=r"gave [02] nulls for 2 rows with 1"):
+        encode_column(Writes(pa.array(payloads, pa.binary())), rows, "x")
+
+
 def test_a_record_whose_key_or_value_may_be_good_later_is_not_bad_for_good() -> None:
     bad = BadRecords()
     bad.add("key", BadRows((0, 1), ("the registry is away", "cut off"), passing=(0,)))

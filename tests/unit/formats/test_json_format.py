@@ -92,6 +92,11 @@ UTC_MICROS = pa.timestamp("us", "UTC")
         ),
         (b'{"a":"2020-01-01 02:00:00+02:00"}', UTC_MICROS, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
         (b'{"a":"2020-01-01 01:00:00 Europe/Berlin"}', UTC_MICROS, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
+        *(
+            (b'{"a":"2020-01-01T01:00:00.1234567%s"}' % zone, UTC_MICROS, moment)
+            for zone in (b" Europe/Berlin", b"+0100")
+            for moment in [dt.datetime(2020, 1, 1, 0, 0, 0, 123456, dt.UTC)]
+        ),
         (b'{"a":"2020-01-01"}', UTC_MICROS, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
         (b'{"a":1577836800}', UTC_MICROS, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
         (b'{"a":"2020-01-01 00:00:00"}', pa.timestamp("us"), dt.datetime(2020, 1, 1)),

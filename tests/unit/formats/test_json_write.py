@@ -90,6 +90,20 @@ def test_times_that_no_calendar_of_python_or_arrow_has(writer: Writer) -> None:
 
 
 @each_writer
+def test_bytes_under_a_null_are_no_value(writer: Writer) -> None:
+    """Arrow says nothing about them: they may be a time of no calendar, or elements of a list."""
+    (bits,) = pa.array([False, True, False, True]).buffers()[1:]
+    far = pa.array([2**63 - 1, 0, -(2**63), 0], pa.int64()).buffers()[1]
+    times = pa.Array.from_buffers(pa.timestamp("us"), 4, [bits, far])
+    assert texts(writer, times) == [None, '"1970-01-01T00:00:00.000000"'] * 2
+    ends = pa.array([0, 2, 3, 5, 6], pa.int32()).buffers()[1]
+    lists = pa.Array.from_buffers(
+        pa.list_(pa.int8()), 4, [bits, ends], children=[pa.array(range(6), pa.int8())]
+    )
+    assert texts(writer, lists) == [None, "[2]", None, "[5]"]
+
+
+@each_writer
 def test_days_have_the_text_of_python(writer: Writer) -> None:
     days = np.concatenate([np.arange(-719_162, 2_932_897, 997), np.arange(-20_000, 130_000)])
     first = dt.date(1970, 1, 1).toordinal()

@@ -237,6 +237,17 @@ def test_the_first_message_is_the_default_and_indexes_stand_in_front(registry: F
         frame_id(2) + b"\x04\x02\x00\x08\x01",
         None,
     ]
+    text = (
+        'syntax = "proto3"; message X {} message A { message B { message Y {} message C { int32 n = 1; } } }'
+    )
+    registry.schemas[2] = RegisteredSchema(type="PROTOBUF", text=text, id=2)
+    resolved = ProtobufFormat().resolve_write(kind, given | {"message": "A.B.C"})
+    (payload,) = (
+        ProtobufFormat().encoder(kind, resolved.settings).encode(pa.array([{"n": 1}], kind)).to_pylist()
+    )
+    assert payload == frame_id(2) + b"\x06\x02\x00\x02\x08\x01"
+    decoded = ProtobufFormat().decoder(kind, resolved.settings).decode(pa.array([payload]))
+    assert decoded.array.to_pylist() == [{"n": 1}]
 
 
 def test_an_own_message_is_looked_up_in_the_registry(registry: FakeRegistry, tmp_path: Path) -> None:
@@ -255,6 +266,19 @@ def test_an_own_message_is_looked_up_in_the_registry(registry: FakeRegistry, tmp
     encoder = ProtobufFormat().encoder(kind, given)
     assert encoder.encode(pa.array([{"text": "x"}], kind)).to_pylist() == [frame_id(2) + b"\0\x0a\x01x"]
     assert FileDescriptorProto.FromString(base64.b64decode(text)).message_type[0].name == "Note"
+
+
+def test_a_message_of_a_class_is_not_the_first_of_its_file(
+    registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class names its message: no other setting does."""
+    files = compile_proto("own.proto", {"own.proto": SECOND, "shared/item.proto": ITEM})
+    own = registered.find_message(files, "r.Order")
+    monkeypatch.setattr(protobuf_format, "named_descriptor", lambda _: own)
+    kind = pa.struct([("id", pa.int32())])
+    given = {"topic": "orders", "payload": "value", "messageclass": "own_pb2.Order"}
+    encoder = ProtobufFormat().encoder(kind, given)
+    assert encoder.encode(pa.array([{"id": 5}], kind)).to_pylist() == [frame_id(2) + b"\x02\x02\x08\x05"]
 
 
 @pytest.mark.usefixtures("registry")

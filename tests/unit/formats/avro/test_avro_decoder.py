@@ -437,6 +437,13 @@ def test_fields_behind_a_branch_that_cannot_be_read_keep_their_names(
         (["string", "bytes"], "int", None, "it can't be read as int"),
         (E1, {**E1, "name": "F"}, None, "written as E"),
         (fixed(2), fixed(3), None, "written as F"),
+        (fixed(2), {**fixed(2), "name": "G"}, None, "written as F"),
+        (
+            {**fixed(4), "logicalType": "uuid"},
+            None,
+            pa.string(),
+            "F in the Avro schema, .* not read as string",
+        ),
         (record(("a", decimal(4, 2))), record(("a", decimal(4, 3))), None, r"written as decimal\(4,2\)"),
         (record(("a", decimal(9, 2))), record(("a", decimal(4, 2))), None, r"written as decimal\(9,2\)"),
         (record(("a", "int")), record(("b", "int")), None, "`b` is not in the schema .* no default"),

@@ -368,6 +368,57 @@ def test_records_are_deleted_in_all_partitions_but_the_one_that_can_not(why: str
         assert sorted(sent) == [(1, 1), (2, 1)]
 
 
+def test_partitions_of_which_nothing_is_known_are_not_said_to_be_done(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call ended in the middle: the others have its error."""
+    ended = BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "asking")
+
+    def delete(
+        _admin: Admin, _wanted: Any, _ends: Any, first: dict[TopicPartition, int], _limit: Any
+    ) -> None:
+        first[A0] = 5
+        raise ended
+
+    monkeypatch.setattr(Admin, "_delete_before", delete)
+    with pytest.raises(PartialAnswerError) as raised:
+        admin.delete_records({A0: 5, A1: 5})
+    assert (raised.value.found, raised.value.failed) == ({A0: 5}, {A1: ended})
+
+
+def test_of_no_topics_none_is_described(cluster: ScriptedCluster, admin: Admin) -> None:
+    assert list(admin.describe_topics()) == ["a"]
+    assert admin.describe_topics([]) == {}
+
+
+def test_only_topics_that_were_put_off_are_asked_for_again(cluster: ScriptedCluster, admin: Admin) -> None:
+    cluster.create("b", leader=1)
+
+    def code(name: str, names: list[str]) -> ErrorCode:
+        return ErrorCode.THROTTLING_QUOTA_EXCEEDED if name == "b" and len(names) > 1 else NONE
+
+    def create(request: CreateTopicsRequest, _version: int) -> CreateTopicsResponse:
+        names = [one.name for one in request.topics]
+        results = [
+            CreatableTopicResult(name=name, error_code=code(name, names), error_message=None)
+            for name in names
+        ]
+        return CreateTopicsResponse(topics=results)
+
+    def grow(request: CreatePartitionsRequest, _version: int) -> CreatePartitionsResponse:
+        names = [one.name for one in request.topics]
+        results = [CreatePartitionsTopicResult(name=name, error_code=code(name, names)) for name in names]
+        return CreatePartitionsResponse(throttle_time_ms=0, results=results)
+
+    answer_all(cluster, CreateTopicsRequest, create)
+    answer_all(cluster, CreatePartitionsRequest, grow)
+    admin.create_topics(["a", "b"], timeout=10)
+    admin.create_partitions({"a": 3, "b": 3}, timeout=10)
+    for kind in (CreateTopicsRequest, CreatePartitionsRequest):
+        sent = [[one.name for one in request.topics] for request in asked(cluster, kind)]
+        assert sorted(sent) == [["a", "b"], ["b"]]
+
+
 def test_a_negative_offset_does_not_delete_all_records(cluster: ScriptedCluster, admin: Admin) -> None:
     """Only -1 does; any other is the broker's to refuse."""
 
@@ -937,7 +988,8 @@ def test_a_value_of_a_config_that_is_no_text_is_refused(
     cluster: ScriptedCluster, admin: Admin, value: Any, how: str
 ) -> None:
     with pytest.raises(ValueError, match=r"are texts, not 's'"):
-        admin.alter_configs(ConfigResource.topic("a"), **{how: {"s": value}})
+        change: dict[str, Any] = {how: {"s": value}}
+        admin.alter_configs(ConfigResource.topic("a"), **change)
     assert asked(cluster, IncrementalAlterConfigsRequest) == []
 
 
