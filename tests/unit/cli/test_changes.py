@@ -527,6 +527,17 @@ def test_a_dry_run_says_no_more_than_it_knows(
     assert capsys.readouterr().err == f"new: {said}\n"
 
 
+def test_a_group_is_not_shifted_where_it_has_committed_nothing(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is it in the other partitions then."""
+    run(broker, "reset", "g", "--to", "2", "-t", "orders", "-p", "1", "--execute")
+    with pytest.raises(SystemExit, match="2"):
+        run(broker, "reset", "g", "--shift-by=1", "-t", "orders", "--execute")
+    assert "--shift-by: group g has committed nothing for orders-0" in capsys.readouterr().err
+    assert broker.committed("g") == {TopicPartition("orders", 1): 2}
+
+
 def test_partitions_without_a_topic_are_wrong_usage_of_a_reset(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

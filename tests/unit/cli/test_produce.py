@@ -547,6 +547,7 @@ def test_of_two_wrong_lines_at_once_the_first_is_named(
         assert [record.value for record in broker.records("orders")] == [b'{"id":1}']
     assert code == 1
     assert "error: line 2: the value does not fit: " in err
+    assert err.count("""k={"id":"x"}""") == 1
     assert "separator" not in err
 
 

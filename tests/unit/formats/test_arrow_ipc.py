@@ -91,6 +91,7 @@ def test_columns_by_name_missing_ones_are_null_and_words_of_dictionaries_are_val
         (pa.array([1]).dictionary_encode(), "`id` is dictionary<"),
         (pa.array(["1"]).dictionary_encode(), "`id` is string in the stream, not int64"),
         (pa.array([[1]]), "`id` is list<"),
+        (pa.array([{"a": 1}]), "`id` is struct<"),
     ],
 )
 def test_types_that_are_not_the_same(column: pa.Array, reason: str) -> None:
@@ -110,6 +111,18 @@ def test_fields_of_a_struct_are_not_read_under_the_names_of_others() -> None:
     decoded = read(pa.list_(pa.struct([("id", want)])), *map(stream, (fine, swapped, other)))
     assert decoded.array.to_pylist() == [[{"id": {"a": 1, "b": 2}}], None, None]
     assert decoded.bad.rows == (1, 2)
+
+
+@pytest.mark.parametrize(("key", "item"), [(pa.int32(), pa.int64()), (pa.string(), pa.string())])
+def test_both_parts_of_a_map_are_of_their_types(key: pa.DataType, item: pa.DataType) -> None:
+    want = pa.list_(pa.struct([("id", pa.map_(pa.string(), pa.int64()))]))
+    entry = tuple(1 if pa.types.is_integer(kind) else "1" for kind in (key, item))
+    fine, other = (
+        pa.table({"id": pa.array([[one]], pa.map_(*kinds))})
+        for one, kinds in ((("1", 1), (pa.string(), pa.int32())), (entry, (key, item)))
+    )
+    decoded = read(want, stream(fine), stream(other))
+    assert (decoded.array.to_pylist(), decoded.bad.rows) == ([[{"id": [("1", 1)]}], None], (1,))
 
 
 def test_times_with_a_zone_and_without_are_different_things() -> None:

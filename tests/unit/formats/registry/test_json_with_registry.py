@@ -10,7 +10,13 @@ from support.http_server import Asked, Served, serving
 
 from spark_kafka_native.formats import ColumnFormat, FormatError
 from spark_kafka_native.formats.json.json_format import JsonFormat
-from spark_kafka_native.formats.registry import RegisteredSchema, RegistryError, frame_id, registry_client
+from spark_kafka_native.formats.registry import (
+    RegisteredSchema,
+    RegistryError,
+    frame_id,
+    registry_client,
+    schema_registry,
+)
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}}
 KIND = pa.struct([("id", pa.int64())])
@@ -130,6 +136,24 @@ def test_a_write_that_registers(served: Served, answers: dict[str, Any]) -> None
     assert json.loads(served.asked[-1].body)["schema"] == own
 
 
+@pytest.mark.parametrize("registers", ["true", "false"])
+def test_a_write_waits_for_the_schema_of_the_id_that_it_was_given(
+    served: Served, answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch, registers: str
+) -> None:
+    """The next request may be answered by a node that is behind."""
+    answers["/subjects/t-value" + ("/versions" if registers == "true" else "")] = {"id": 13}
+    pauses: list[float] = []
+
+    def catch_up(pause_s: float) -> None:
+        pauses.append(pause_s)
+        answers["/schemas/ids/13"] = found(13)
+
+    monkeypatch.setattr(schema_registry, "sleep", catch_up)
+    own = settings(served, schema=json.dumps(SCHEMA), **{"registry.register": registers})
+    assert RegisteredSchema.from_json(JSON.resolve_write(KIND, own).settings["registered"]).id == 13
+    assert len(pauses) == 1
+
+
 def test_a_write_under_a_schema_of_its_own_that_is_registered_or_not(
     served: Served, answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +178,10 @@ def test_rows_that_the_schema_excludes(served: Served, answers: dict[str, Any]) 
     answers[latest] = found(4, SCHEMA | {"required": ["id", "name"]})
     with pytest.raises(FormatError, match=r"requires the fields \['name'\]"):
         JSON.resolve_write(KIND, settings(served))
+    more = pa.struct([("id", pa.int64()), ("x", pa.int64())])
+    for allowed in ({}, {"additionalProperties": True}, {"additionalProperties": {"type": "integer"}}):
+        answers[latest] = found(4, SCHEMA | allowed)
+        JSON.resolve_write(more, settings(served))
     answers[latest] = found(4, SCHEMA | {"additionalProperties": False})
     JSON.resolve_write(KIND, settings(served))
     with pytest.raises(FormatError, match=r"has no fields \['x'\]"):

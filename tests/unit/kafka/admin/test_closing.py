@@ -84,8 +84,10 @@ def test_a_call_of_a_cluster_ends_when_it_is_closed(cluster: ScriptedCluster) ->
     [
         lambda bootstrap, patient: Admin(bootstrap, **patient).describe_broker_configs(1, timeout=0.2),
         lambda bootstrap, patient: leader_without_metadata(bootstrap, **patient),
+        lambda bootstrap, patient: Admin(bootstrap, **patient).list_groups(timeout=0.2),
+        lambda bootstrap, patient: Admin(bootstrap, **patient).delete_records({("a", 0): 1}, timeout=0.2),
     ],
-    ids=["describe_broker_configs", "leader"],
+    ids=["describe_broker_configs", "leader", "every broker", "leaders"],
 )
 def test_the_time_that_a_call_has_counts_for_its_metadata_too(call: Callable[..., object]) -> None:
     with ScriptedCluster(1) as silent:

@@ -987,8 +987,8 @@ def test_an_election_that_is_refused_as_a_whole_is_not_done(
 def test_a_value_of_a_config_that_is_no_text_is_refused(
     cluster: ScriptedCluster, admin: Admin, value: Any, how: str
 ) -> None:
+    change: dict[str, Any] = {how: {"s": value}}
     with pytest.raises(ValueError, match=r"are texts, not 's'"):
-        change: dict[str, Any] = {how: {"s": value}}
         admin.alter_configs(ConfigResource.topic("a"), **change)
     assert asked(cluster, IncrementalAlterConfigsRequest) == []
 
