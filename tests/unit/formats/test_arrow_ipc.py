@@ -113,6 +113,21 @@ def test_fields_of_a_struct_are_not_read_under_the_names_of_others() -> None:
     assert decoded.bad.rows == (1, 2)
 
 
+def test_the_rows_of_all_batches_count_for_columns_that_are_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They become nulls, which take their place too."""
+    monkeypatch.setattr(arrow_ipc_sizes, "MAX_BYTES", 30_000)
+    batch, sink = pa.record_batch({"id": pa.array([1] * 100, pa.int8())}), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        for _ in range(10):
+            writer.write_batch(batch)
+    payload = bytes(sink.getvalue())
+    assert arrow_ipc_sizes.check_sizes(payload, 20) == 30_000
+    with pytest.raises(arrow_ipc_sizes.TooLargeError):
+        arrow_ipc_sizes.check_sizes(payload, 50)
+
+
 @pytest.mark.parametrize(("key", "item"), [(pa.int32(), pa.int64()), (pa.string(), pa.string())])
 def test_both_parts_of_a_map_are_of_their_types(key: pa.DataType, item: pa.DataType) -> None:
     want = pa.list_(pa.struct([("id", pa.map_(pa.string(), pa.int64()))]))

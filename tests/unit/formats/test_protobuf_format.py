@@ -412,6 +412,14 @@ def test_an_unknown_number_of_a_closed_enum_is_absent() -> None:
     assert read(sides, "test.two.Sides", payload).array.to_pylist() == [{"sides": [("a", "RIGHT")]}]
 
 
+def test_unknown_numbers_of_an_open_enum_are_not_read_as_a_neighbour_of_theirs() -> None:
+    kind = pa.struct([("color", pa.string())])
+    numbers = (9, 1, -7, 2**31 - 1, 9)
+    read_back = read(kind, EVERYTHING, *(made(EVERYTHING, color=number) for number in numbers)).array
+    unknown = [f"UNKNOWN_ENUM_VALUE_Color_{number}" for number in numbers]
+    assert [row["color"] for row in read_back.to_pylist()] == [unknown[0], "GREEN", *unknown[2:]]
+
+
 def test_an_unknown_number_is_written_into_an_open_enum_only() -> None:
     """Readers of a closed one would take the field for absent."""
     cases: list[tuple[pa.DataType, Any, str]] = [

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.formats import FormatError
+from spark_kafka_native.formats.avro.avro_format import _name_of
 from spark_kafka_native.formats.avro.fingerprint import canonical_form, fingerprint
 from spark_kafka_native.formats.avro.schema import MAX_DEPTH, parse_schema
 from spark_kafka_native.formats.avro.types import arrow_type
@@ -181,6 +182,33 @@ def test_the_canonical_form_has_what_makes_the_bytes() -> None:
         '{"name":"x.R","type":"record","fields":[{"name":"a","type":"long"},'
         '{"name":"f","type":{"name":"x.F","type":"fixed","size":2}},{"name":"g","type":["null","x.F"]}]}'
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type":"array","items":"int"}',
+        '{"type":"map","values":{"type":"array","items":["null","string"]}}',
+        '{"name":"R","type":"record","fields":[{"name":"a","type":{"type":"map","values":"long"}}]}',
+    ],
+)
+def test_arrays_and_maps_are_in_the_canonical_form(text: str) -> None:
+    assert canonical_form(parse_schema(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("schema", "name"),
+    [
+        ({"name": "R"}, "R"),
+        ({"name": "R", "namespace": "x.y"}, "x.y.R"),
+        ({"name": "z.R", "namespace": "x.y"}, "z.R"),
+        ({"type": "array", "items": "int"}, None),
+        (None, None),
+    ],
+)
+def test_the_name_for_a_subject_has_one_namespace(schema: Any, name: str | None) -> None:
+    """Else each write would register a subject of its own, beside that of Java's producers."""
+    assert _name_of(None if schema is None else json.dumps(schema)) == name
 
 
 def test_the_canonical_form_has_letters_as_they_are() -> None:
