@@ -504,6 +504,17 @@ def test_a_wrong_password_is_tried_once(capsys: pytest.CaptureFixture[str]) -> N
     assert (json.loads(printed.out), printed.err.count("AuthenticationError")) == ([], 1)
 
 
+@pytest.mark.parametrize("matching", [0, 1])
+def test_a_removal_says_how_many_acls_there_were(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], matching: int
+) -> None:
+    rule = {"principal": "User:b", "resource_type": TOPIC, "resource_name": "orders", "pattern_type": LITERAL}
+    rule |= {"host": "*", "operation": READ, "permission_type": ALLOW}
+    broker.on("DeleteAcls").reply({"filter_results": [{"matching_acls": [rule] * matching}]})
+    run(broker, "acls", "remove", "--principal", "User:b")
+    assert capsys.readouterr().err == f"{matching} removed\n"
+
+
 def test_acls_that_were_removed_beside_one_that_was_refused_are_not_none(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

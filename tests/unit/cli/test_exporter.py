@@ -180,6 +180,21 @@ def test_a_topic_that_is_gone_does_not_hide_the_others_that_were_named() -> None
             cluster_moment.look_at_cluster(admin, ["gone"])
 
 
+def test_a_topic_that_can_not_be_described_is_a_problem_and_not_an_absent_one() -> None:
+    def refuse(fields: dict[str, Any]) -> None:
+        for topic in fields["topics"]:
+            if topic["name"] == "odd":
+                topic["error_code"], topic["partitions"] = 29, []
+
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        for name in ("odd", "orders"):
+            broker.create_topic(name)
+        broker.on("Metadata", times=None).change(refuse)
+        moment = cluster_moment.look_at_cluster(admin, [])
+    assert list(moment.ends) == [TopicPartition("orders", 0)]
+    assert moment.problems == ["odd: TOPIC_AUTHORIZATION_FAILED"]
+
+
 @pytest.mark.parametrize("topics", [[], ["orders"]], ids=["all", "named"])
 def test_partitions_that_were_just_added_are_seen(topics: list[str]) -> None:
     with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:

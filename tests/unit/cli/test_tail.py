@@ -35,6 +35,7 @@ from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsReques
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch
+from spark_kafka_native.kafka.runtime import deadline
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.testing import MockBroker
 
@@ -177,6 +178,40 @@ def test_partitions_that_are_added_are_read_once_and_from_their_beginning(
         assert added == [(new, 0)]
     finally:
         router.close()
+
+
+@pytest.mark.parametrize(("max_age_ms", "looks"), [(300_000, 2), (3_000, 8)])
+def test_new_partitions_are_looked_for_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, max_age_ms: int, looks: int
+) -> None:
+    """Not after each wait for records, and at least as often as the metadata are due."""
+    now_ms = [0]
+
+    class Clock:
+        def __init__(self, after_ms: int) -> None:
+            self._ends_ms = now_ms[0] + after_ms
+
+        @property
+        def expired(self) -> bool:
+            return now_ms[0] >= self._ends_ms
+
+        def within_ms(self, _ms: int) -> Any:
+            return self
+
+    def wait(_due: Any) -> object:
+        now_ms[0] += 1_000
+        return None if now_ms[0] < 25_000 else "records"
+
+    monkeypatch.setattr(deadline, "Deadline", SimpleNamespace(after_ms=Clock))
+    monkeypatch.setattr(tail, "check_reader", lambda: None)
+    router: Any = SimpleNamespace(config=SimpleNamespace(metadata_max_age_ms=max_age_ms))
+    run: Any = SimpleNamespace(next=wait)
+    level = IsolationLevel.READ_UNCOMMITTED
+    following = tail.Following(router, run, [], level, late={}, growing=True)
+    found: list[int] = []
+    monkeypatch.setattr(following, "_add_new", lambda: found.append(now_ms[0]))
+    assert cast(object, next(following.fetched())) == "records"
+    assert len(found) == looks
 
 
 @pytest.mark.parametrize(("level", "start"), [("READ_UNCOMMITTED", 18), ("READ_COMMITTED", 5)])
