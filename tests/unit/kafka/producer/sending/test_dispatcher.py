@@ -249,6 +249,29 @@ def test_when_the_records_of_a_topic_with_an_error_are_given_up(code, given_up_a
     assert given_up_at is None
 
 
+@pytest.mark.parametrize("missing", ["topic", "partition", "leader", "broker"])
+@pytest.mark.parametrize("earlier", [None, NetworkError("the connection was lost")])
+def test_what_has_no_leader_waits_and_keeps_the_error_that_it_had(missing, earlier):
+    half, one, asked = SendingHalf(), OneBroker(), []
+    metadata = one.topics.metadata
+    place = {"topic": metadata.topics, "broker": metadata.brokers}
+    if missing == "leader":
+        metadata.topics["t"].partitions[0] = SimpleNamespace(leader=None)
+    elif missing == "partition":
+        del metadata.topics["t"].partitions[0]
+    else:
+        place[missing].clear()
+    waiting = batch(1)
+    half.queues.add(waiting)
+    waiting.sending.last_error = earlier
+    lookups = SimpleNamespace(refresh=asked.append, unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    assert dispatcher.send(0.0) == []
+    assert (one.requests, asked) == ([], ["t"])
+    said = waiting.sending.last_error
+    assert said is earlier if earlier else said.error_code is ErrorCode.LEADER_NOT_AVAILABLE
+
+
 def test_what_waits_behind_a_batch_in_flight_without_numbers_is_not_given_up_before_it():
     """In the spill folder it would stand before that one, and be written first."""
     half, one = SendingHalf(), OneBroker()

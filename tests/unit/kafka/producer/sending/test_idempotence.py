@@ -8,7 +8,6 @@ from support.producer.sending_batches import batch, encode, numbers
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity, SendingState
 from spark_kafka_native.kafka.producer.sending.idempotence import (
-    MAX_EPOCH,
     MAX_SEQUENCE,
     PartitionSequence,
     ProducerId,
@@ -50,6 +49,15 @@ def test_0_is_a_producer_id() -> None:
     again = Batch(one.topic_partition, one.data, 1, 0, [], 0, (1,), SendingState(0.0))
     read_numbers(again)
     assert (again.sending.identity, again.sending.base_sequence) == (ProducerIdentity(0, 0), 0)
+
+
+def test_a_batch_keeps_its_own_numbers_where_the_folder_has_older_bytes() -> None:
+    one = batch(1)
+    PartitionSequence(ProducerIdentity(7, 1)).number(one)
+    older = bytearray(one.data)
+    again = Batch(one.topic_partition, older, 1, 0, [], 0, (1,), SendingState(0.0, 0, ME, 5))
+    read_numbers(again)
+    assert (again.sending.identity, again.sending.base_sequence, numbers(again)) == (ME, 5, (7, 2, 5))
 
 
 def test_forgotten_numbers_stay_in_the_bytes_until_there_are_new_ones() -> None:
@@ -133,8 +141,8 @@ class TestProducerId:
     def test_epochs_are_raised_one_by_one_up_to_the_last(self) -> None:
         producer_id = ProducerId()
         assert producer_id.bump_epoch() is None
-        producer_id.received(ProducerIdentity(7, MAX_EPOCH - 1))
-        assert producer_id.bump_epoch() == (7, MAX_EPOCH)
+        producer_id.received(ProducerIdentity(7, 32_765))
+        assert producer_id.bump_epoch() == (7, 32_766)  # to a broker, 32,767 is beyond the last one
         assert producer_id.bump_epoch() is None
         assert producer_id.current is None
 
