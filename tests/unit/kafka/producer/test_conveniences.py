@@ -72,6 +72,8 @@ def test_many_records_come_as_records_mappings_or_values() -> None:
     whole = {"value": "v", "headers": headers, "timestamp_ms": 6, "key": None}
     assert [record.headers for record in columns_of([whole], 77)] == [headers]
     assert [record.timestamp_ms for record in columns_of([whole, {}], 77)] == [6, 77]
+    first = {"value": "v", "timestamp_ms": 0}  # the begin of 1970 is a time, too
+    assert [record.timestamp_ms for record in columns_of([first, {"timestamp_ms": None}], 77)] == [0, 77]
     plain = columns_of(["a", "b"], 77)
     assert (plain.key, plain.headers, plain.timestamp_ms) == (None, None, None)
     assert columns_of([], 77).length == 0

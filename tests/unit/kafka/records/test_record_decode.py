@@ -352,6 +352,14 @@ def test_reading_on_in_a_set_hides_neither_too_much_nor_too_little():
     assert seen == [b"b1", b"plain", b"a3"]
 
 
+def test_the_end_of_an_aborted_transaction_ends_no_other():
+    data = transactional(0, 1, b"a1") + transactional(1, 2, b"b1") + control(2, 1, 0)
+    data += transactional(3, 2, b"b2") + transactional(4, 1, b"a2")
+    decoded = decode_record_set(data, fetch_offset=0, aborted_transactions=aborted((1, 0), (2, 1)))
+    assert values(decoded) == [b"a2"]
+    assert decoded.aborted_transactions == tuple(aborted((2, 1)))
+
+
 def test_a_set_of_nothing_but_aborted_records_advances():
     data = transactional(0, 1, b"a") + control(1, 1, 0)
     decoded = decode_record_set(data, fetch_offset=0, aborted_transactions=aborted((1, 0)))
@@ -605,6 +613,12 @@ def test_malformed_headers_are_found_among_however_many(header, reason, others):
     bad = record(others, headers_count=1, tail=header)
     more = [record(others + 1 + number, headers=[(b"k", b"v")]) for number in range(others)]
     refuse(batch([*good, bad, *more]), reason, others)
+
+
+def test_a_null_header_key_is_found_though_what_it_is_read_as_fits():
+    """Read one byte back, as its length says, the length of the key is that of a null value, too."""
+    bad = record(1, headers_count=2, tail=varint(-1) + span(b"a") + span(b""))
+    refuse(batch([record(0), bad, record(2)]), "its header key length is -1", 1)
 
 
 def test_malformed_headers_are_explained_from_their_own_batch():

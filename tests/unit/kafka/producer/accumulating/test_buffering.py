@@ -29,6 +29,7 @@ from spark_kafka_native.kafka.producer.errors import (
     ProducerClosedError,
     RecordError,
 )
+from spark_kafka_native.kafka.records.columns import RecordColumns
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -428,6 +429,16 @@ def test_a_flush_waits_for_what_came_up_to_its_beginning(cluster):
         buffer = producer._topics.buffers["t"]
         came = buffer.waiting_since
         assert [buffer.holds_since(came + later_s) for later_s in (-1, 0, 1)] == [False, True, True]
+
+
+def test_a_record_that_comes_later_does_not_renew_the_time_of_those_that_wait(cluster):
+    with producing(cluster, linger_ms=60_000, batch_records=100) as producer:
+        producer.send_columns(RecordColumns(length=1, value=pa.array([b"1"])), "t", 0)
+        buffer = producer._topics.buffers["t"]
+        came = buffer.waiting_since
+        producer.send("t", value=b"2", partition=0)
+        assert buffer.waiting_since == came
+    assert cluster.values(TP) == [b"1", b"2"]
 
 
 def test_a_caller_that_waits_for_room_hears_of_a_close_before_that_has_ended(cluster):

@@ -275,6 +275,24 @@ def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world
     assert not world.partition.spilling
 
 
+def test_a_partition_with_nothing_left_in_the_folder_goes_on_once_nothing_is_in_flight(world):
+    """What is in flight without numbers goes to the folder if it fails: what came later must not be ahead."""
+    unnumbered, kept = world.add(1, 2)
+    kept.sending.identity = ProducerIdentity(7, 0)
+    for one in (unnumbered, kept):
+        world.partition.sent(one, 1)
+    world.fail(kept)
+    world.partition.written(kept)
+    world.half.completion.delivered(kept, DeliveryStatus.PERSISTED, 5, None)
+    assert world.left == []
+    for expected in (True, False):
+        assert world.turn(0) == []
+        assert world.partition.spilling is expected
+        if expected:
+            world.partition.written(unnumbered)
+            world.half.completion.delivered(unnumbered, DeliveryStatus.PERSISTED, 4, None)
+
+
 def test_it_is_sent_again_with_what_is_known_about_it(world):
     (only,) = world.add(1)
     only.sending.identity, only.sending.base_sequence, only.sending.indefinite = (

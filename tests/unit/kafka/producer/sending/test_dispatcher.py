@@ -19,7 +19,7 @@ from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch, ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.sending.dispatcher import Dispatcher
+from spark_kafka_native.kafka.producer.sending.dispatcher import SHARED_WRITE_S, Dispatcher
 from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueues, SendingRules
 from spark_kafka_native.kafka.producer.sending.produce_requests import BrokerConnection
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillFolder
@@ -247,6 +247,25 @@ def test_when_the_records_of_a_topic_with_an_error_are_given_up(code, given_up_a
         assert given_up == []
         assert asked.pop() == "t"
     assert given_up_at is None
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_what_another_thread_began_to_write_is_written_on_where_no_answer_is_awaited(in_flight):
+    """The handler of a signal that waits for the sender may have interrupted that thread."""
+    half, one, polled = SendingHalf(), OneBroker(), []
+    one.broker.connection.has_unwritten = True
+    one.broker.connection.poll = lambda: polled.append(True)
+    if in_flight:  # the next look at its answers writes on
+        one.broker.in_flight.append([batch(0)])
+    half.queues.add(batch(1))
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    lookups = SimpleNamespace(unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    half.timer.start_turn()
+    assert dispatcher.send(0.0) == []
+    assert one.requests == []
+    assert polled == ([] if in_flight else [True])
+    assert (half.timer.next_at <= SHARED_WRITE_S) == (not in_flight)
 
 
 @pytest.mark.parametrize("missing", ["topic", "partition", "leader", "broker"])
