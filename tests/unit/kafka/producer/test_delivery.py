@@ -13,12 +13,15 @@ from spark_kafka_native.kafka.producer.delivery import (
     Delivery,
     DeliveryBlock,
     Outcome,
+    SenderThread,
     Waiters,
+    fails_records_only,
 )
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryError,
     DeliveryStatus,
     ProducerClosedError,
+    RecordSkippedError,
     RecordsRefusedError,
 )
 
@@ -163,6 +166,35 @@ def test_the_first_row_that_failed_is_the_one_that_the_broker_names(places: tupl
     assert delivery.first_failure() == (row, outcome.error)
     assert delivery.refused_row(outcome.error) == (None if row == 1 else row)
     assert delivery.refused_row(refused(A, 3, "another batch").error) is None
+
+
+def test_the_error_of_a_result_is_that_of_a_failure_before_that_of_a_choice():
+    own = block(3)
+    skipped = RecordSkippedError(A, 1, DeliveryStatus.NOT_PERSISTED, "skipped", retriable=False)
+    own.report(rows(0), 0, Outcome(topic_partition=A, status=skipped.status, error=skipped))
+    own.report(rows(2), 0, refused(B, 1, "refused"))
+    own.report(rows(1), 0, refused(A, 1, "refused later"))
+    with pytest.raises(DeliveryError, match=r"refused$") as caught:
+        ColumnsDelivery(own).result(0)
+    assert not caught.value.by_choice
+    assert len(ColumnsDelivery(own).exceptions(0)) == 3
+
+
+def test_errors_of_the_same_words_are_those_of_several_batches():
+    own = block(2)
+    for row in range(2):
+        own.report(rows(row), 0, refused(A, 1, "no"))
+    assert len(ColumnsDelivery(own).exceptions(0)) == 2
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
+def test_no_error_of_records_ends_the_senders_thread_and_an_interrupt_ends_a_callers(kind):
+    error, found = kind(), []
+    thread = SenderThread(target=lambda: found.append(fails_records_only(error)))
+    thread.start()
+    thread.join()
+    assert found == [True]
+    assert fails_records_only(error) is isinstance(error, Exception)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])

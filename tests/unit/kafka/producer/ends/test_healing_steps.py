@@ -83,6 +83,10 @@ def test_the_first_is_tried_and_then_all_others_follow_in_order(world):
         (BrokerError(ErrorCode.CORRUPT_MESSAGE, "t-0"), True, False),
         (BrokerError(ErrorCode.MESSAGE_TOO_LARGE, "t-0"), False, False),
         (BrokerError(ErrorCode.INVALID_TIMESTAMP, "t-0"), False, False),
+        (BrokerError(ErrorCode.INVALID_RECORD, "t-0"), False, False),
+        (BrokerError(ErrorCode.RECORD_LIST_TOO_LARGE, "t-0"), False, False),
+        (BrokerError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "t-0"), False, False),
+        (BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "t-0"), False, False),
         (RecordError("it can't be encoded"), False, False),
     ],
 )

@@ -461,6 +461,19 @@ def test_partitions_are_added_to_a_transaction_by_one_request_at_a_time(monkeypa
     assert (asked, threads) == ([wanted[:1], wanted[1:]], [])
 
 
+@pytest.mark.parametrize("ends", ["failed", "aborted"])
+def test_a_transaction_that_can_only_be_aborted_gets_no_more_partitions(monkeypatch, ends):
+    """After the coordinator has aborted it they would begin another, which is in the way of readers."""
+    _, transaction, partitions, threads, _ = adding(monkeypatch)
+    assert not transaction.admits(TopicPartition("t", 0))
+    if ends == "failed":
+        transaction.failed(KafkaError("a batch was refused"))
+    else:
+        transaction.move(TransactionEvent.ABORT)
+    partitions.add_wanted()
+    assert (threads, partitions.adding, transaction.touched) == ([], False, False)
+
+
 @pytest.mark.parametrize(
     ("error", "state", "uncertain"),
     [
