@@ -1,6 +1,7 @@
 """Where each record ended, over batches that took them in any order."""
 
 import asyncio
+import sys
 
 import numpy as np
 import pytest
@@ -255,11 +256,13 @@ def test_callbacks_are_called_once_now_or_later_and_their_errors_are_theirs():
     own, called = block(3), []
     Delivery(own, 1).add_done_callback(lambda delivery: called.append(delivery.result(0).offset))
     Delivery(own, 1).add_done_callback(lambda _delivery: 1 / 0)
+    Delivery(own, 1).add_done_callback(lambda _delivery: sys.exit(1))
+    Delivery(own, 1).add_done_callback(lambda delivery: called.append(delivery.done()))
     Delivery(own, 2).add_done_callback(lambda _delivery: called.append("other"))
     own.report(rows(0, 1), 0, written(A, 50))
-    assert called == [51]
+    assert called == [51, True]
     Delivery(own, 0).add_done_callback(lambda delivery: called.append(delivery.result(0).offset))
-    assert called == [51, 50]
+    assert called == [51, True, 50]
 
 
 def test_a_record_is_found_without_a_look_at_each_partitions_records():

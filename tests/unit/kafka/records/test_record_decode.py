@@ -827,3 +827,14 @@ def test_timestamp_types_are_those_of_the_rows_that_are_read() -> None:
         types = decode_record_set(data, fetch_offset=fetch_offset).columns.timestamp_type
         assert types is not None
         assert types.tolist() == [0, 0, 1, 1][fetch_offset:]
+
+
+def test_a_set_that_ends_before_the_range_takes_the_reader_not_back() -> None:
+    one = RecordSetSlice(memoryview(batch([record(0), record(1)])), 5, 9)
+    found = decode_record_sets(
+        [one], columns=None, header_keys=HeaderKeys.STRICT, check_crcs=True, max_bytes=1 << 20
+    )
+    assert found is not None
+    assert [(len(each.columns), each.next_offset) for each in found] == [(0, 5)]
+    alone = decode_record_set(one.data, fetch_offset=5, until_offset=9)
+    assert (len(alone.columns), alone.next_offset) == (0, 5)

@@ -6,12 +6,13 @@ import time
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.producer.sending_batches import batch
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import Acks, TopicPartition
 from spark_kafka_native.kafka.observe.metrics import Histogram
-from spark_kafka_native.kafka.producer.accumulating.batch import concat_columns, take_columns
+from spark_kafka_native.kafka.producer.accumulating.batch import Part, concat_columns, take_columns
 from spark_kafka_native.kafka.producer.accumulating.records_in import columns_by_topic
 from spark_kafka_native.kafka.producer.delivery import (
     ColumnsDelivery,
@@ -31,6 +32,24 @@ from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 
 TP = TopicPartition("t", 3)
+
+
+@pytest.mark.parametrize(
+    ("records", "head", "tail"),
+    [
+        (1, [("a", [4])], [("a", [5, 6]), ("b", [3, 7])]),
+        (3, [("a", [4, 5, 6])], [("b", [3, 7])]),
+        (4, [("a", [4, 5, 6]), ("b", [3])], [("b", [7])]),
+    ],
+)
+def test_the_halves_of_a_batch_have_the_rows_of_their_own_records(records, head, tail):
+    whole = batch(1, 5)
+    whole.parts = [Part("a", np.array([0, 1, 2]), 4), Part("b", np.array([3, 7]), 0)]
+    found = [
+        [(part.block, (part.rows + part.first_row).tolist()) for part in half]
+        for half in whole.divide_parts(records)
+    ]
+    assert found == [head, tail]
 
 
 class TestStats:
