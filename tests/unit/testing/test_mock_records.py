@@ -23,12 +23,14 @@ LAST_SEQUENCE = (1 << 31) - 1
 OUT_OF_ORDER = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
 
 
-def batch(sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7) -> bytes:
+def batch(
+    sequence: int, count: int = 1, epoch: int = 0, producer_id: int = 7, transactional: bool = False
+) -> bytes:
     """By another client's encoder."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
-        is_transactional=0,
+        is_transactional=int(transactional),
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
@@ -103,6 +105,26 @@ def test_epochs_of_a_producer(log: PartitionLog) -> None:
     assert log.append(batch(6)) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
 
 
+def test_a_transaction_holds_readers_back_from_its_first_batch_on(log: PartitionLog) -> None:
+    for sequence in (0, 2):
+        log.append(batch(sequence, 2, transactional=True))
+        assert log.last_stable_offset == 0
+    log.append(batch(0, producer_id=8, transactional=True))
+    log.end_transaction(7, 0, 1, committed=True)
+    assert (log.last_stable_offset, log.end_offset) == (4, 6)
+
+
+def test_a_marker_keeps_the_batches_of_its_producer_and_fences_older_ones(log: PartitionLog) -> None:
+    log.append(batch(0, transactional=True))
+    log.end_transaction(7, 0, 1, committed=True)
+    assert log.append(batch(0, transactional=True)) == (0, 0), "sent again, as the answer was lost"
+    assert log.append(batch(2, transactional=True)) == OUT_OF_ORDER
+    for producer_id in (7, 8):  # 8 has written nothing here
+        log.end_transaction(producer_id, 1, 1, committed=False)
+        late = batch(1, producer_id=producer_id, transactional=True)
+        assert log.append(late) == (ErrorCode.INVALID_PRODUCER_EPOCH, -1)
+
+
 def test_what_is_no_batch_is_not_taken(log: PartitionLog) -> None:
     whole = batch(0, 2)
     corrupt = (ErrorCode.CORRUPT_MESSAGE, -1)
@@ -112,14 +134,16 @@ def test_what_is_no_batch_is_not_taken(log: PartitionLog) -> None:
     assert log.append(whole + batch(2)) == (ErrorCode.INVALID_RECORD, -1), "one batch a request"
     assert log.append(b"") == (ErrorCode.INVALID_RECORD, -1)
     assert log.append(recount(whole, 3)) == (ErrorCode.INVALID_RECORD, -1)
+    assert log.append(recount(whole, 0, last=-1)) == (ErrorCode.INVALID_RECORD, -1), "without a record"
     assert (log.end_offset, log.batches) == (0, [])
 
 
-def recount(whole: bytes, count: int) -> bytes:
-    """The batch with another number of records, and a checksum that fits."""
+def recount(whole: bytes, count: int, last: int = 1) -> bytes:
+    """The batch with another number of records, the offset ``last`` of the last one, and a checksum that
+    fits."""
     from spark_kafka_native.testing.mock.partition_log import _crc32c
 
-    checked = whole[21:57] + struct.pack(">i", count) + whole[61:]
+    checked = whole[21:23] + struct.pack(">i", last) + whole[27:57] + struct.pack(">i", count) + whole[61:]
     return whole[:17] + struct.pack(">I", _crc32c(checked)) + checked
 
 
