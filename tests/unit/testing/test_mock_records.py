@@ -17,7 +17,13 @@ from spark_kafka_native.kafka import Record
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.testing import MockBroker
-from spark_kafka_native.testing.mock.partition_log import BatchHeader, PartitionLog, place_batch, read_records
+from spark_kafka_native.testing.mock.partition_log import (
+    BatchHeader,
+    PartitionLog,
+    build_batch,
+    place_batch,
+    read_records,
+)
 
 LAST_SEQUENCE = (1 << 31) - 1
 OUT_OF_ORDER = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
@@ -84,7 +90,13 @@ def test_a_transaction_that_has_lost_its_marker_is_open_again(broker: MockBroker
     (log,) = [broker.cluster.log("a", 0)]
     assert log is not None
     (aborted,) = log.aborted
-    for end, is_open, visible in ((4, {}, 1), (3, {aborted[0]: 2}, 1), (2, {}, 1), (1, {aborted[0]: 0}, 0)):
+    for end, is_open, visible in (
+        (4, {}, 1),
+        (3, {aborted[0]: 2}, 1),
+        (2, {}, 1),
+        (1, {aborted[0]: 0}, 0),
+        (0, {}, 0),
+    ):
         broker.cut_log("a", 0, end)
         assert log.open_transactions == is_open
         assert log.aborted == ([aborted] if end == 4 else [])
@@ -96,6 +108,8 @@ def test_sequences_begin_again_behind_the_last(log: PartitionLog) -> None:
     assert log.append(batch(LAST_SEQUENCE - 1, 3)) == (0, 0)
     assert log.append(batch(1)) == (0, 3)
     assert log.append(batch(LAST_SEQUENCE)) == OUT_OF_ORDER
+    assert log.append(batch(LAST_SEQUENCE - 1, 2, producer_id=8)) == (0, 4)
+    assert log.append(batch(0, producer_id=8)) == (0, 6)
 
 
 def test_epochs_of_a_producer(log: PartitionLog) -> None:
@@ -112,6 +126,17 @@ def test_a_transaction_holds_readers_back_from_its_first_batch_on(log: Partition
     log.append(batch(0, producer_id=8, transactional=True))
     log.end_transaction(7, 0, 1, committed=True)
     assert (log.last_stable_offset, log.end_offset) == (4, 6)
+
+
+def test_a_fetch_has_the_aborted_transactions_of_its_records(log: PartitionLog) -> None:
+    """Also of one that began before the offset that is fetched."""
+    for producer_id in (7, 8):
+        log.append(batch(0, 3, producer_id=producer_id, transactional=True))
+        log.end_transaction(producer_id, 0, 1, committed=False)
+    first, second = ({"producer_id": one, "first_offset": at} for one, at in ((7, 0), (8, 4)))
+    assert log.aborted_from(0, 8) == log.aborted_from(2, 8) == log.aborted_from(3, 8) == [first, second]
+    assert log.aborted_from(2, 4) == [first]
+    assert log.aborted_from(4, 8) == [second]
 
 
 def test_a_marker_keeps_the_batches_of_its_producer_and_fences_older_ones(log: PartitionLog) -> None:
@@ -157,6 +182,21 @@ def test_times_of_the_log_are_those_of_its_records() -> None:
     ]
 
 
+def test_empty_values_and_the_time_zero_are_kept() -> None:
+    given = [
+        Record("a", 0, 0, b"", b"", (("h", b""), ("", None)), 2_000),
+        Record("a", 0, 1, None, None, (), 0),
+        Record("a", 0, 2, b"k", b"v", (), -1),
+    ]
+    made = build_batch(given, 1_000)
+    assert BatchHeader.read(made).max_timestamp == 2_000
+    found = read_records("a", 0, made)
+    assert [(one.key, one.value, one.headers) for one in found] == [
+        (one.key, one.value, one.headers) for one in given
+    ]
+    assert [one.timestamp_ms for one in found] == [2_000, 0, 1_000], "without a time, that of now"
+
+
 def test_offsets_by_time(log: PartitionLog) -> None:
     for _ in range(2):
         log.append(batch(-1, 3, producer_id=-1, epoch=-1))
@@ -165,6 +205,8 @@ def test_offsets_by_time(log: PartitionLog) -> None:
     assert log.offset_at(-3) == (2, 1002), "the first of the highest"
     log.delete_before(2)
     assert log.offset_at(1000) == (2, 1002)
+    assert log.offset_at(-2) == log.offset_at(-4) == (2, -1)
+    assert log.offset_at(-1) == (6, -1)
     assert len(log.batches) == 2
 
 

@@ -187,7 +187,14 @@ def test_text_that_is_not_utf8_names_its_offset():
     schema = layout_of(struct(value="string", offset="long"))
     with pytest.raises(ConfigError, match="t-3 at offset 11: the value is not UTF-8"):
         schema.to_record_batch(records(value=values), TP)
+    for row in range(3):
+        bad = [b"a", b"b", b"c"]
+        bad[row] = b"\xff"
+        with pytest.raises(ConfigError, match=f"t-3 at offset {(10, 11, 15)[row]}: the value is not UTF-8"):
+            schema.to_record_batch(records(value=pa.array(bad, pa.binary())), TP)
     assert layout_of(struct(value="string")).record_fields == {"value", "offset"}
+    required = StructType().add("key", "binary", False)
+    assert layout_of(required).record_fields == {"key", "offset"}  # the error for a null names it
     assert layout_of(struct(value="binary")).record_fields == {"value"}
 
 

@@ -91,6 +91,8 @@ def test_what_is_not_understood_is_left_to_spark():
             EqualTo(("partition",), None),
             EqualTo(("partition",), True),
             EqualTo(("headers", "key"), "k"),
+            EqualTo(("value", "topic"), "k"),
+            EqualTo(("value", "offset"), 4),
             IsNotNull(("topic",)),
         ]
     )
