@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -17,6 +18,7 @@ from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing.mock.groups import ClassicGroup, ClassicGroupMember
 from spark_kafka_native.testing.mock.message_spec import message_specs
 
 LONG_MS = 600_000
@@ -169,12 +171,69 @@ def test_who_shares_no_protocol_stays_outside(one: Member, two: Member) -> None:
     assert one.heartbeat() == ErrorCode.NONE
 
 
+def test_a_member_may_join_with_other_protocols_and_not_with_the_id_of_one_that_has_left(
+    one: Member,
+) -> None:
+    one.join("range")
+    again = one.join("sticky")
+    assert (again["error_code"], again["protocol_name"]) == (ErrorCode.NONE, "sticky")
+    assert one.ask("LeaveGroup", 2)["error_code"] == ErrorCode.NONE
+    assert one.join("sticky")["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_who_is_silent_is_out(broker: MockBroker, one: Member) -> None:
     with closing(Member(broker, session_ms=SHORT_MS)) as silent:
         silent.join()
         assert silent.sync(**{silent.member_id: b"all"})["assignment"] == b"all"
         assert one.join()["generation_id"] == 2, "it came although the other did not"
         assert silent.heartbeat() == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_requests_of_a_member_keep_it_in() -> None:
+    changed, clock = threading.Condition(), [0.0]
+    group = ClassicGroup(changed, now=lambda: clock[0])
+    asked = {
+        "member_id": "",
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 60_000,
+    }
+    with changed:
+        joined = group.join(asked, "c", id_first=False)
+        me = {key: joined[key] for key in ("member_id", "generation_id")}
+        given = [{"member_id": one, "assignment": b"all"} for one in ("left-meanwhile", me["member_id"])]
+        assert group.sync(me | {"assignments": given})["assignment"] == b"all"
+        again = [{"member_id": me["member_id"], "assignment": b"other"}]
+        assert group.sync(me | {"assignments": again})["assignment"] == b"all", "it is distributed already"
+        for clock[0] in (8.0, 16.0):
+            assert group.check(me["member_id"], 1) == ErrorCode.NONE
+        assert group.check_commit(me["member_id"], 1) == ErrorCode.NONE
+        for generation in (0, 2):
+            assert group.check(me["member_id"], generation) == ErrorCode.ILLEGAL_GENERATION
+        clock[0] = 27.0
+        assert group.check(me["member_id"], 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_names_another_member_leaves_and_commits_nothing() -> None:
+    group = ClassicGroup(threading.Condition())
+    assert group.check_commit("gone", -1) == ErrorCode.UNKNOWN_MEMBER_ID
+    group.members["m"] = ClassicGroupMember("i", 600.0, 600.0, time.monotonic())
+    assert group.leave("gone", "i") == ErrorCode.UNKNOWN_MEMBER_ID, "a fenced member of this instance"
+    assert list(group.members) == ["m"]
+
+
+def test_offsets_of_a_deleted_topic_do_not_come_with_the_end_of_a_transaction() -> None:
+    group = ClassicGroup(threading.Condition())
+    for topic in ("a", "b"):
+        group.commit_in_transaction(1, (topic, 0), {"committed_offset": 5})
+    group.forget_topic("a")
+    group.end_transaction(1, committed=True)
+    assert group.committed == {("b", 0): {"committed_offset": 5}}
+    group.commit_in_transaction(1, ("b", 0), {"committed_offset": 7})
+    group.end_transaction(1, committed=False)
+    group.end_transaction(1, committed=True)
+    assert group.committed == {("b", 0): {"committed_offset": 5}}
 
 
 def test_who_does_not_join_again_in_time_is_out(one: Member, two: Member) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns, build_binary, build_headers
+from spark_kafka_native.spark.payload_formats import LetterOptions
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
+from spark_kafka_native.spark.read.schema import RowSchema
 from spark_kafka_native.spark.read.worker import dead_letters
 from spark_kafka_native.spark.read.worker.bad_record_handler import UndecodedRecord
 from spark_kafka_native.spark.read.worker.dead_letters import MAX_TAKEOVERS, DeadLetterError, DeadLetters
@@ -128,6 +132,40 @@ def test_letters_of_another_range_or_topic_are_others(broker: MockBroker) -> Non
     send(broker, 3, topic_id="2")  # the topic was created again
     send(broker, 2, until=20, topic_id="2")  # a checkpoint was rolled back
     assert seen(broker) == [b"50", b"3", b"2"]
+
+
+def test_each_query_and_partition_has_a_name_of_its_own(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transactions of one name end each other, and markers of one name are those of one partition."""
+    monkeypatch.setattr(dead_letters, "_query_id", lambda: "q7")
+    broker.create_topic("two", partitions=2)
+    before = letters_of(broker)
+    places = [TopicPartition("two", 0), TopicPartition("two", 1)]
+    ranges = [OffsetRange(topic=one.topic, partition=one.partition, start=At(0), end=At(9)) for one in places]
+    schema = RowSchema(
+        names=("key",),
+        arrow=pa.schema([("key", pa.binary())]),
+        letters=LetterOptions(topic="letters", prefix="mine"),
+    )
+    found = DeadLetters.of(before.router, before.client, schema, ranges)
+    assert re.fullmatch("mine-q7-dlq-[0-9a-f]{12}", found.name)
+    assert (found.topic, found.query_id) == ("letters", "q7")
+    for one in places:
+        record = UndecodedRecord(row=0, offset=4, stages=("key",), reason="why")
+        records = RecordColumns(
+            length=1,
+            offset=np.array([4]),
+            timestamp_ms=np.array([1]),
+            key=build_binary([b"%d" % one.partition]),
+            value=build_binary([b"v"]),
+            headers=build_headers([[]]),
+        )
+        found.send(one, [record], records)
+        assert broker.committed(f"{found.name}-{one}") == {one: 5}
+    assert [letter.key for letter in broker.records("letters", committed=True)] == [b"0", b"1"]
+    named = [one.fields["transactional_id"] for one in broker.requests if one.api == "InitProducerId"]
+    assert named == [f"{found.name}-two-0", f"{found.name}-two-1"]
 
 
 def test_letters_that_the_first_look_missed_are_not_written_again(
