@@ -8,12 +8,14 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import aiokafka.record.default_records as aiokafka_records
 import confluent_kafka
 import kafka as kafka_python
 import pytest
+from support.brokers.framed_client import Peer
 
 from spark_kafka_native.kafka import (
     Admin,
@@ -33,6 +35,7 @@ from spark_kafka_native.kafka import (
     Record,
     TopicPartition,
 )
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.groups import ListGroupsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -95,6 +98,41 @@ def test_topics_are_created_listed_grown_and_deleted(cluster: MockBroker) -> Non
             admin.create_topics(["bills"])
         admin.delete_topics(["bills"])
         assert admin.list_topics() == ["orders"]
+
+
+def test_topics_are_as_they_were_asked_for(broker: MockBroker) -> None:
+    topics = broker.cluster.topics
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        places = [{"partition_index": index, "broker_ids": [1]} for index in range(3)]
+        given = {"configs": [{"name": "retention.ms", "value": "5"}], "assignments": places}
+        new = {"topics": [{"name": "new", "num_partitions": -1, "replication_factor": -1} | given]}
+        peer.ask("CreateTopics", new | {"validate_only": True}, 5)
+        assert "new" not in topics
+        peer.ask("CreateTopics", new, 5)
+        assert len(topics["new"].partitions) == 3
+
+        def grow(count: int, *, validate_only: bool = False) -> tuple[int, int]:
+            asked = {"topics": [{"name": "new", "count": count, "assignments": None}]}
+            told = peer.ask("CreatePartitions", asked | {"validate_only": validate_only}, 3)
+            return told["results"][0]["error_code"], len(topics["new"].partitions)
+
+        assert grow(3) == (ErrorCode.INVALID_PARTITIONS, 3)
+        assert grow(4, validate_only=True) == (ErrorCode.NONE, 3)
+        assert grow(4) == (ErrorCode.NONE, 4)
+
+        def configs(keys: list[str] | None) -> dict[str, tuple[str, int]]:
+            one = {"resource_type": 2, "resource_name": "new", "configuration_keys": keys}
+            (told,) = peer.ask("DescribeConfigs", {"resources": [one]}, 4)["results"]
+            return {found["name"]: (found["value"], found["config_source"]) for found in told["configs"]}
+
+        own = {"retention.ms": ("5", 1)}
+        assert configs(["retention.ms"]) == own
+        defaults = {"cleanup.policy": ("delete", 5), "max.message.bytes": ("1048588", 5)}
+        assert configs(None) == own | defaults
+
+        for version, names in ((0, {"new", "orders"}), (1, set())):
+            told = peer.ask("Metadata", {"topics": []}, version)
+            assert {topic["name"] for topic in told["topics"]} == names
 
 
 def test_what_is_produced_is_consumed_and_committed(cluster: MockBroker) -> None:
@@ -437,6 +475,13 @@ def test_leaders_move_and_brokers_stop(cluster: MockBroker) -> None:
         producer.send("orders", value="d", partition=0).result(timeout=WITHIN_S)
 
     assert values(cluster) == [b"a", b"b", b"c", b"d"]
+
+
+def test_partitions_of_the_brokers_that_run_stay_where_they_are(cluster: MockBroker) -> None:
+    cluster.stop(2)
+    logs = cluster.cluster.topics["orders"].partitions
+    assert [(log.leader, log.leader_epoch) for log in logs] == [(1, 0), (1, 1), (3, 0)]
+    assert [cluster.cluster.log("orders", index) for index in (-1, 3)] == [None, None]
 
 
 def test_a_coordinator_that_stops_is_found_again(cluster: MockBroker) -> None:

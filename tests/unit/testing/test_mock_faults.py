@@ -17,6 +17,7 @@ import pytest
 import trustme
 from support.brokers.framed_client import WITHIN_S, Peer
 
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.testing import Effect, MockBroker
 from spark_kafka_native.testing.mock.message_spec import message_specs
 from spark_kafka_native.testing.mock.script import MockRequest
@@ -90,6 +91,34 @@ def test_a_refusal_is_told(broker: MockBroker, peer: Peer, api: str, applied: bo
     assert REFUSED in codes(told)
     assert fault.used == 1
     assert codes(told) <= {0, REFUSED}
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_what_is_refused_is_done_only_where_that_is_applied(
+    broker: MockBroker, peer: Peer, applied: bool
+) -> None:
+    offset = {"partition_index": 0, "committed_offset": 5}
+    own = {"member_id": "", "generation_id_or_member_epoch": -1}
+    for api, fields in {
+        "CreateTopics": {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]},
+        "CreatePartitions": {"topics": [{"name": "a", "count": 2, "assignments": None}]},
+        "DeleteTopics": {"topic_names": ["b"]},
+        "OffsetCommit": {"group_id": "g", **own, "topics": [{"name": "a", "partitions": [offset]}]},
+        "InitProducerId": {"transactional_id": "t"},
+    }.items():
+        broker.on(api).fail(REFUSED, applied=applied)
+        assert codes(peer.ask(api, fields, {"OffsetCommit": 8, "CreatePartitions": 3}.get(api, 4))) == {
+            REFUSED
+        }
+    topics = broker.cluster.topics
+    done = [
+        "new" in topics,
+        len(topics["a"].partitions) == 2,
+        "b" not in topics,
+        broker.committed("g") == {TopicPartition("a", 0): 5},
+        "t" in broker.transactions.by_id,
+    ]
+    assert done == [applied] * len(done)
 
 
 @pytest.mark.parametrize("version", [1, 2, 7, 8])

@@ -313,6 +313,20 @@ def test_a_log_that_was_cut_says_where_it_parts_from_the_one_that_was_read(
         assert found["records"]
 
 
+def test_an_epoch_without_records_is_not_the_one_that_was_read(broker: MockBroker, peer: Peer) -> None:
+    """KIP-320."""
+    broker.append("a", [b"1"] * 3)
+    for _ in range(2):
+        broker.move_leader("a", 0, 1)
+    ends = [fetch(peer, 3, last=last)[0]["diverging_epoch"]["end_offset"] for last in (0, 1, 2)]
+    assert ends == [-1, 3, -1]
+    (beyond,) = fetch(peer, 5, last=2)
+    assert (beyond["error_code"], beyond["diverging_epoch"]["end_offset"]) == (
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        -1,
+    )
+
+
 def test_leader_epochs_are_compared(broker: MockBroker, peer: Peer) -> None:
     """KIP-320."""
     broker.move_leader("a", 0, 1)

@@ -202,7 +202,7 @@ def peer(broker: MockBroker) -> Iterator[Peer]:
         yield peer
 
 
-def initialize(peer: Peer, version: int = 4, **known: int) -> dict[str, int]:
+def initialize(peer: Peer, version: int = 4, **known: Any) -> dict[str, int]:
     told = peer.ask("InitProducerId", {"transactional_id": "id", **known}, version)
     return {key: told[key] for key in ("error_code", "producer_id", "producer_epoch")}
 
@@ -239,6 +239,32 @@ def test_epochs_and_who_is_fenced(broker: MockBroker, peer: Peer) -> None:
     with closing(Peer(broker.bootstrap_servers.split(",")[1])) as other:
         assert initialize(other)["error_code"] == ErrorCode.NOT_COORDINATOR
         assert end(other, **{**me, "producer_epoch": 2}) == ErrorCode.NOT_COORDINATOR
+
+
+def test_an_old_producer_gets_no_epoch_once_the_new_one_is_at_work(peer: Peer) -> None:
+    first = initialize(peer)
+    me = {"producer_id": first["producer_id"], "producer_epoch": 0}
+    assert begin(peer, "orders", **me) == [0]
+    assert end(peer, **me) == 0
+    new = initialize(peer, **me)
+    assert new["producer_epoch"] == 1
+    at_work = {"producer_id": new["producer_id"], "producer_epoch": 1}
+    assert end(peer, **at_work) == ErrorCode.INVALID_TXN_STATE, "the former one has ended its own"
+    assert begin(peer, "orders", **at_work) == [0]
+    assert initialize(peer, **me)["error_code"] == ErrorCode.PRODUCER_FENCED
+    assert end(peer, **at_work) == 0
+
+
+def test_a_producer_without_transactions_has_epochs_too(peer: Peer) -> None:
+    def renew(producer_id: int, epoch: int) -> tuple[int, int]:
+        told = initialize(peer, transactional_id=None, producer_id=producer_id, producer_epoch=epoch)
+        return told["producer_id"], told["producer_epoch"]
+
+    assert renew(5, 7) == (5, 8)
+    assert renew(5, 32_765) == (5, 32_766)
+    fresh = renew(5, 32_766)
+    assert fresh[0] != 5
+    assert fresh[1] == 0
 
 
 def test_epochs_that_are_used_up_give_another_producer_id(broker: MockBroker, peer: Peer) -> None:
@@ -388,6 +414,8 @@ def test_the_last_stable_offset_bounds_look_ups_by_time_and_is_in_the_log(
         assert [find(OffsetAt.timestamp(at)) for at in (0, 1_500, 2_500)] == [0, None, None]
         assert find(OffsetAt.timestamp(1_500), IsolationLevel.READ_UNCOMMITTED) == 1
         assert find(OffsetAt.LATEST) == 1
+        assert find(OffsetAt.LATEST, IsolationLevel.READ_UNCOMMITTED) == 3
+        assert find(OffsetAt.timestamp(2_500), IsolationLevel.READ_UNCOMMITTED) == 2
         admin.delete_records({tp: 2})
         assert find(OffsetAt.LATEST) == 2
         producer.commit()
