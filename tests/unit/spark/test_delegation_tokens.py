@@ -404,6 +404,13 @@ def test_a_renewal_may_bring_less_than_the_life_before() -> None:
     assert 9.9 * HOUR_MS < held.life_ms <= 10 * HOUR_MS
 
 
+def test_a_token_that_has_expired_when_it_comes_is_used_for_nothing() -> None:
+    token = Cluster().create_delegation_token(None, max_lifetime_ms=None)
+    for expires_ms in (token.issued_ms, token.issued_ms - 1):
+        held = HeldToken.created(replace(token, expires_ms=expires_ms))
+        assert (held.left, held.advice(), KeptTokens(held=held).usable) == (0.0, "replace", None)
+
+
 def test_a_revoked_token_is_forgotten_also_if_its_owner_has_others(cluster: Cluster) -> None:
     keeper = TokenKeeper(client(), parsed())
     keeper.login()

@@ -545,6 +545,16 @@ def test_nothing_is_inferred_for_a_write() -> None:
         RowColumns.check(TYPED, None, formats=given)[0].resolve()
 
 
+def test_records_are_read_at_load_where_keys_or_values_are_to_be_inferred() -> None:
+    for given, samples in (
+        ({"key_format": "json", "key_schema": "infer"}, True),
+        ({"value_format": "json", "value_schema": "infer"}, True),
+        ({"key_format": "string", "value_format": "json", "value_schema": "a int"}, False),
+        ({}, False),
+    ):
+        assert formats(**given).samples is samples
+
+
 def test_the_size_of_a_sample_is_an_option() -> None:
     value = formats(value_format="json", value_schema=" Infer ", value_inferRecords="7").value
     assert value is not None

@@ -4,7 +4,12 @@ import pytest
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
-from spark_kafka_native.spark.read.driver.micro_batch import MicroBatch, StreamOffset, check_available_now
+from spark_kafka_native.spark.read.driver.micro_batch import (
+    LogEnds,
+    MicroBatch,
+    StreamOffset,
+    check_available_now,
+)
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 OLD, NEW = "a" * 32, "b" * 32
@@ -50,6 +55,22 @@ def test_a_new_partition_that_has_lost_one_record_has_lost_one():
             {"topicPartition": T1, "startOffset": 1},
         )
     ]
+
+
+def test_ends_are_in_doubt_where_a_partition_is_missing_or_shorter_and_not_known_to_be() -> None:
+    start = at({T0: 5, T1: 0})
+    for latest, held, behind in (
+        ({T0: 5, T1: 0}, {}, False),
+        ({T0: 4, T1: 0}, {}, True),
+        ({T0: 5}, {}, True),
+        ({T0: 5}, {T1: 0}, False),
+        ({T0: 4, T1: 0}, {T0: 5}, False),
+        ({T0: 4, T1: 0}, {T0: 6}, True),
+    ):
+        assert LogEnds(latest=latest, topic_ids={"t": OLD}).are_behind(start, held) is behind
+        assert not LogEnds(latest=latest, topic_ids={"t": NEW}).are_behind(start, held)
+    ends = LogEnds(latest={T0: 4, T1: 0}, topic_ids={"t": OLD})
+    assert ends.shorter_than(start) == {T0: 5}
 
 
 def test_available_now_may_go_to_the_very_end():

@@ -14,9 +14,10 @@ INTENT = BatchIntent(batch_id=7, tasks=3, hash=2**64 - 2, change=1)
 
 
 def test_an_intent_is_kept_as_it_is() -> None:
-    kept = INTENT.offset()
-    assert kept.offset == 7
-    assert BatchIntent.from_json(kept.offset, json.loads(kept.metadata)) == INTENT
+    for one in (INTENT, replace(INTENT, topic="orders")):
+        kept = one.offset()
+        assert kept.offset == 7
+        assert BatchIntent.from_json(kept.offset, json.loads(kept.metadata)) == one
     # As earlier versions have kept it.
     assert BatchIntent.from_json(7, {"tasks": 3}) == BatchIntent(batch_id=7, tasks=3)
 
@@ -25,6 +26,7 @@ def test_intents_are_alike_where_the_same_rows_are_in_the_same_tasks() -> None:
     assert INTENT.is_like(replace(INTENT, change=5))
     assert not INTENT.is_like(replace(INTENT, tasks=4))
     assert not INTENT.is_like(replace(INTENT, hash=0))
+    assert not INTENT.is_like(replace(INTENT, topic="orders"))
 
 
 @pytest.mark.parametrize(

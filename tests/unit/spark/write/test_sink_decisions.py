@@ -287,6 +287,7 @@ def test_a_report_has_what_the_producer_counted() -> None:
     partitions = {
         A: PartitionStats(records=3, bytes=30, first_offset=0, last_offset=2),
         B: PartitionStats(records=1, bytes=10, first_offset=None, last_offset=None),
+        TopicPartition("b", 1): PartitionStats(records=1, bytes=9, first_offset=0, last_offset=0),
     }
     stats = ProducerStats(
         records=4,
@@ -300,7 +301,11 @@ def test_a_report_has_what_the_producer_counted() -> None:
     report = KafkaCommitMessage.of(stats, open_transaction(0), "q", 9)
     assert (report.records, report.bytes, report.batches, report.retries) == (4, 40, 2, 5)
     assert (report.over_limit_skipped, report.over_limit_dead_lettered) == (6, 7)
-    assert report.partitions == (("a", 0, 3, 30, 0, 2), ("b", 0, 1, 10, -1, -1))
+    assert report.partitions == (
+        ("a", 0, 3, 30, 0, 2),
+        ("b", 0, 1, 10, -1, -1),
+        ("b", 1, 1, 9, 0, 0),
+    )
     assert (report.transaction, report.job, report.rows_hash) == (open_transaction(0), "q", 9)
 
 

@@ -18,9 +18,14 @@ def test_a_summary_that_can_not_be_put_in_its_place_leaves_nothing_behind(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(Path, "replace", refuse)
-    WriteSummary.of([]).save(str(tmp_path / "summary.json"))
+    target = tmp_path / "summary.json"
+    WriteSummary.of([]).save(str(target))
     assert "could not be written" in caplog.text
     assert list(tmp_path.iterdir()) == []
+    target.write_text("of an earlier write")
+    WriteSummary.of([]).save(str(target))
+    assert target.read_text() == "of an earlier write"
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_the_folder_of_a_summary_is_created(tmp_path: Path) -> None:
