@@ -66,7 +66,13 @@ def test_a_mechanism_that_is_not_spoken_is_refused(broker: MockBroker) -> None:
 
 
 def test_a_stranger_is_hung_up_on(broker: MockBroker, caplog: pytest.LogCaptureFixture) -> None:
-    with closing(Peer(broker.bootstrap_servers)) as peer, caplog.at_level(logging.WARNING):
+    with (
+        closing(Peer(broker.bootstrap_servers)) as known,
+        closing(Peer(broker.bootstrap_servers)) as peer,
+        caplog.at_level(logging.WARNING),
+    ):
+        mine = known.ask("SaslAuthenticate", {"auth_bytes": b"\0alice\0secret"}, 1)
+        assert mine["error_code"] == known.ask("ListGroups", {}, 4)["error_code"] == 0
         offered = {one["api_key"] for one in peer.ask("ApiVersions", {}, 0)["api_keys"]}
         assert {17, 36} < offered
         told = peer.ask("SaslAuthenticate", {"auth_bytes": b"\0bob\0"}, 1)
