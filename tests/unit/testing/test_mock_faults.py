@@ -19,6 +19,7 @@ from support.brokers.framed_client import WITHIN_S, Peer
 
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.testing import Effect, MockBroker
+from spark_kafka_native.testing.mock.groups import ClassicGroupMember
 from spark_kafka_native.testing.mock.message_spec import message_specs
 from spark_kafka_native.testing.mock.script import MockRequest
 
@@ -97,6 +98,8 @@ def test_a_refusal_is_told(broker: MockBroker, peer: Peer, api: str, applied: bo
 def test_what_is_refused_is_done_only_where_that_is_applied(
     broker: MockBroker, peer: Peer, applied: bool
 ) -> None:
+    members = broker.groups.group("h").members
+    members["m"] = ClassicGroupMember(None, 600.0, 600.0, time.monotonic())
     offset = {"partition_index": 0, "committed_offset": 5}
     own = {"member_id": "", "generation_id_or_member_epoch": -1}
     for api, fields in {
@@ -105,11 +108,12 @@ def test_what_is_refused_is_done_only_where_that_is_applied(
         "DeleteTopics": {"topic_names": ["b"]},
         "OffsetCommit": {"group_id": "g", **own, "topics": [{"name": "a", "partitions": [offset]}]},
         "InitProducerId": {"transactional_id": "t"},
+        "LeaveGroup": {"group_id": "h", "members": [{"member_id": "m"}]},
     }.items():
         broker.on(api).fail(REFUSED, applied=applied)
         assert codes(peer.ask(api, fields, {"OffsetCommit": 8, "CreatePartitions": 3}.get(api, 4))) == {
             REFUSED
-        }
+        } | ({0} if api == "LeaveGroup" and applied else set())
     topics = broker.cluster.topics
     done = [
         "new" in topics,
@@ -117,6 +121,7 @@ def test_what_is_refused_is_done_only_where_that_is_applied(
         "b" not in topics,
         broker.committed("g") == {TopicPartition("a", 0): 5},
         "t" in broker.transactions.by_id,
+        "m" not in members,
     ]
     assert done == [applied] * len(done)
 
