@@ -126,6 +126,16 @@ def test_what_is_refused_is_done_only_where_that_is_applied(
     assert done == [applied] * len(done)
 
 
+def test_a_fault_of_one_broker_leaves_the_others_alone() -> None:
+    with MockBroker(2) as brokers:
+        fault = brokers.on("ListGroups", node_id=2, times=None).fail(REFUSED)
+        found = []
+        for address in brokers.bootstrap_servers.split(","):
+            with closing(Peer(address)) as peer:
+                found.append(peer.ask("ListGroups", {}, 4)["error_code"])
+        assert (found, fault.used) == ([0, REFUSED], 1)
+
+
 @pytest.mark.parametrize("version", [1, 2, 7, 8])
 def test_offsets_that_cannot_be_fetched_are_not_none(broker: MockBroker, peer: Peer, version: int) -> None:
     """A client that reads "nothing is committed" would begin anew."""
