@@ -496,6 +496,12 @@ def test_a_coordinator_that_stops_is_found_again(cluster: MockBroker) -> None:
         assert cluster.committed("moved") == {TopicPartition("orders", 0): 1}
 
 
+def test_a_fault_happens_no_negative_number_of_times(broker: MockBroker) -> None:
+    for times, after in ((-1, 0), (1, -1)):
+        with pytest.raises(ValueError, match="neither may be negative"):
+            broker.on("Produce", times=times, after=after)
+
+
 def test_names_are_checked(broker: MockBroker) -> None:
     with pytest.raises(ValueError, match="Kafka has no API 'produce'"):
         broker.on("produce")

@@ -54,6 +54,7 @@ ASKED: dict[str, tuple[int, dict[str, Any]]] = {
     "DeleteRecords": (2, {"topics": [{"name": "a", "partitions": [{"partition_index": 0}]}]}),
     "Metadata": (9, {"topics": [{"name": "a"}]}),
     "CreateTopics": (5, {"topics": [{"name": "a", "num_partitions": 1, "replication_factor": 1}]}),
+    "DeleteTopics": (5, {"topic_names": ["a"]}),
     "CreatePartitions": (3, {"topics": [{"name": "a", "count": 2, "assignments": None}]}),
     "DescribeConfigs": (4, {"resources": [{"resource_type": 2, "resource_name": "a"}]}),
     "OffsetCommit": (8, {"group_id": "g", "topics": [{"name": "a", "partitions": [{"partition_index": 0}]}]}),
