@@ -28,6 +28,7 @@ from spark_kafka_native.spark.delegation_tokens import (
     TokenKeeper,
     TokenLogin,
     TokenOptions,
+    session_folder,
 )
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -402,6 +403,22 @@ def test_a_renewal_may_bring_less_than_the_life_before() -> None:
     token = Cluster().create_delegation_token(None, max_lifetime_ms=None)
     held = HeldToken.created(token).renewed(token.expires_ms - 14 * HOUR_MS)
     assert 9.9 * HOUR_MS < held.life_ms <= 10 * HOUR_MS
+
+
+def test_the_folder_of_a_session_is_the_first_one_if_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text, folder in (
+        (str(tmp_path), tmp_path),
+        (f"{tmp_path},/elsewhere", tmp_path),
+        (str(tmp_path / "missing"), None),
+        (f"{tmp_path / 'missing'},{tmp_path}", None),
+        ("", None),
+    ):
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", text)
+        assert session_folder() == folder
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    assert session_folder() is None
 
 
 def test_a_token_that_has_expired_when_it_comes_is_used_for_nothing() -> None:

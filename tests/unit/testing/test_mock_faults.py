@@ -127,6 +127,14 @@ def test_what_is_refused_is_done_only_where_that_is_applied(
     assert done == [applied] * len(done)
 
 
+def test_bytes_to_corrupt_are_counted_from_behind_the_length(broker: MockBroker, peer: Peer) -> None:
+    for byte, correlation_id in ((0, b"\xff\0\0\7"), (3, b"\0\0\0\xf8")):
+        broker.on("ListGroups").corrupt(byte)
+        peer.send("ListGroups", {}, 4)
+        (length,) = struct.unpack(">i", peer.read(4))
+        assert peer.read(length)[:4] == correlation_id
+
+
 def test_a_fault_of_one_broker_leaves_the_others_alone() -> None:
     with MockBroker(2) as brokers:
         fault = brokers.on("ListGroups", node_id=2, times=None).fail(REFUSED)
