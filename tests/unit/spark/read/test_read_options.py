@@ -17,7 +17,16 @@ from spark_kafka_native.spark.read.offset_range import (
     LatestMinus,
     Specific,
 )
-from spark_kafka_native.spark.read.read_options import ReadOptions, ReadTask, StreamOptions, check_general
+from spark_kafka_native.spark.read.read_options import (
+    MicroBatchLimits,
+    OffsetRetries,
+    ReadOptions,
+    ReadTask,
+    StartFallbacks,
+    StreamOptions,
+    TaskLimits,
+    check_general,
+)
 from spark_kafka_native.spark.read.schema import full_schema
 from spark_kafka_native.spark.read.subscription import Assign, Subscribe, SubscribePattern
 
@@ -66,6 +75,21 @@ def test_retries_are_counted_however_long_each_attempt_takes(monkeypatch, works_
     with contextlib.nullcontext() if attempts == works_at else pytest.raises(KafkaError, match="behind"):
         assert retries.run(attempt, lambda _: again) == "found"
     assert (len(made), slept) == (attempts, [0.07] * (attempts - 1))
+
+
+def test_each_limit_is_that_of_its_own_option():
+    limits = {"minPartitions": "2", "maxRecordsPerPartition": "3", "maxPartitions": "4"}
+    triggers = {"maxOffsetsPerTrigger": "6", "minOffsetsPerTrigger": "6", "maxBytesPerTrigger": "7"}
+    retries = {"fetchOffset.numRetries": "8", "fetchOffset.retryIntervalMs": "9"}
+    fallbacks = {"startingOffsetsByTimestampStrategy": "latest", "committedOffsetsFallback": "error"}
+    given = BASE | limits | triggers | retries | fallbacks | {"maxTriggerDelay": "10ms"}
+    options = StreamOptions.parse(OptionValues.parse(given, Scope.STREAM))
+    assert options.limits == MicroBatchLimits(max_offsets=6, max_bytes=7, min_offsets=6, max_delay_ms=10)
+    assert options.read.task_limits == TaskLimits(
+        min_partitions=2, max_records_per_partition=3, max_partitions=4
+    )
+    assert options.read.offset_retries == OffsetRetries(count=8, interval_ms=9)
+    assert options.read.fallbacks == StartFallbacks(after_last_record="latest", not_committed="error")
 
 
 def test_subscriptions():
@@ -158,6 +182,10 @@ def test_the_first_way_to_say_where_wins():
             "and end "
             "offset should have the same topic-partitions. Topic-partitions for start offset: [t-0], "
             "topic-partitions for end offset: [t-1].",
+        ),
+        (
+            {"startingOffsets": '{"t":{"0":1}}', "endingOffsets": '{"t":{"0":2,"1":2}}'},
+            "Topic-partitions for start offset: [t-0], topic-partitions for end offset: [t-0, t-1].",
         ),
         (
             {"startingOffsets": '{"t":{"0":1}}', "endingOffsets": '{"t":{"0":0}}'},

@@ -48,6 +48,12 @@ def parse_once(**options: str) -> WriteOptions:
     return WriteOptions.parse(OptionValues.parse(given, Scope.WRITE))
 
 
+def test_keys_and_values_each_have_their_format() -> None:
+    for given in (["key"], ["value"], ["key", "value"]):
+        options = parse_once(**{f"{name}__format": "json" for name in given})
+        assert [one.payload for one in options.formats] == given
+
+
 def test_exactly_once_has_its_own_names_and_ten_minutes() -> None:
     assert parse_once().exactly_once is None
     assert parse_once(deliveryGuarantee="at-least-once").exactly_once is None
