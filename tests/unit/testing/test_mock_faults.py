@@ -127,6 +127,18 @@ def test_what_is_refused_is_done_only_where_that_is_applied(
     assert done == [applied] * len(done)
 
 
+def test_a_refusal_of_what_a_mock_can_not_do_is_told(broker: MockBroker, peer: Peer) -> None:
+    broker.on("DescribeAcls").fail(REFUSED)
+    assert codes(peer.ask("DescribeAcls", {"resource_type_filter": 2}, 2)) == {REFUSED}
+
+
+def test_a_gate_that_stays_shut_does_not_hold_up_the_end() -> None:
+    with MockBroker() as broker, closing(Peer(broker.bootstrap_servers)) as peer:
+        broker.on("ListGroups").hold(threading.Event())
+        peer.send("ListGroups", {}, 4)
+        broker.wait_for("ListGroups")
+
+
 def test_bytes_to_corrupt_are_counted_from_behind_the_length(broker: MockBroker, peer: Peer) -> None:
     for byte, correlation_id in ((0, b"\xff\0\0\7"), (3, b"\0\0\0\xf8")):
         broker.on("ListGroups").corrupt(byte)

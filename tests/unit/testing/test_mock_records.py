@@ -352,6 +352,19 @@ def test_records_are_deleted_up_to_an_offset_or_the_end(broker: MockBroker, peer
     assert delete(-1) == (0, 3)
 
 
+def test_a_log_is_moved_and_cut_within_its_offsets_alone(broker: MockBroker) -> None:
+    broker.append("a", [b"1"] * 4)
+    broker.delete_records("a", 0, 2)
+    for before in (1, 5):
+        with pytest.raises(ValueError, match=f"can't move to {before}: the log has the offsets 2 to 4"):
+            broker.delete_records("a", 0, before)
+    for end in (1, 5):
+        with pytest.raises(ValueError, match=f"can't end at {end}: it has the offsets 2 to 4"):
+            broker.cut_log("a", 0, end)
+    assert [record.offset for record in broker.records("a")] == [2, 3]
+    assert broker.cluster.topics["a"].partitions[0].leader_epoch == 0
+
+
 def test_an_old_client_learns_which_versions_there_are(peer: Peer) -> None:
     """KIP-511: answered at version 0."""
     peer.socket.sendall(struct.pack(">ihhihB", 11, 18, 99, 7, -1, 0))
