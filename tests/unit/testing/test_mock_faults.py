@@ -528,6 +528,7 @@ def test_what_cannot_be_is_refused(broker: MockBroker) -> None:
         (lambda: broker.append("a", []), "there is no record to append to a"),
         (lambda: broker.create_topic("c", partitions=0), "partitions is 0"),
         (lambda: broker.delete_records("a", 0, 1), r"can't move to 1: the log has the offsets 0 to 0"),
+        (lambda: broker.move_leader("a", 0, 2), "broker 2 does not run"),
         (lambda: broker.cut_log("a", 0, 1), r"can't end at 1: it has the offsets 0 to 0"),
         (lambda: broker.on("Fetch", after=-1), "times is 1 and after is -1"),
         (lambda: MockBroker(versions={"Fetch": (4, 99)}), "versions of Fetch are 4 to 99"),

@@ -206,6 +206,17 @@ def test_a_topic_that_became_another_and_is_as_long_as_planned_is_found_out(clus
     assert [(loss.from_offset, loss.until_offset) for loss in found.losses] == [(5, 50)]
 
 
+def test_a_topic_that_became_another_is_lost_once_however_often_it_is_looked_at(cluster, router):
+    former = cluster.topic_ids["t"]
+    cluster.topic_ids["t"] = uuid4()
+    router.metadata({"t"}, refresh=True)  # the first look knows it
+    cluster.logs[TP].log_start_offset = cluster.logs[TP].end_offset = 5
+    cluster.logs[OTHER].end_offset = 5
+    ranges = [planned(At(20), Latest(), topic_id=former.hex), planned(At(9), At(20), partition=1)]
+    found = bind_ranges(router, ranges, UNCOMMITTED)
+    assert [loss.from_offset for loss in found.losses if isinstance(loss, OffsetsLost)] == [20, 9]
+
+
 def test_a_topic_that_became_another_is_found_out_beside_a_range_that_is_as_planned(cluster, router):
     cluster.create("u", 1)
     cluster.logs[TopicPartition("u", 0)].end_offset = 50

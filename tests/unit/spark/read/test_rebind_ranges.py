@@ -243,6 +243,16 @@ def test_a_leader_that_refuses_what_it_has_is_asked_again(monkeypatch, router, r
     assert (len(task.fetched), task.policy.lost) == (6, 0)
 
 
+def test_a_truncation_is_the_loss_of_what_was_read_beyond_it(router):
+    left = [bound(T0, 30, 40), bound(T1, 5, 40)]
+    error = LogTruncatedError(T0, 30, 28)
+    found = rebind_ranges(router, left, error, LEVEL)
+    assert found.ranges == tuple(left)
+    (loss,) = found.losses
+    assert (loss.topic_partition, loss.from_offset, loss.until_offset, loss.lost) == (T0, 28, 30, 2)
+    assert loss.cause is error
+
+
 def test_a_loss_is_no_refusal_however_many_there_are(monkeypatch, router):
     task = Task(monkeypatch, router, [LogTruncatedError(T0, 30, 28) for _ in range(8)])
     assert task.read(bound(T0, 30, 40)) == ["batch"]

@@ -223,6 +223,27 @@ def test_rows_that_are_in_another_topic_are_not_those_of_this_run(
         find_unsettled(before, intent, reports)
 
 
+@pytest.mark.parametrize("before", [None, BatchIntent(batch_id=6, tasks=3, hash=5)])
+@pytest.mark.parametrize(
+    ("reports", "stops"),
+    [
+        ([skipped(0), written(1), written(2)], True),
+        ([skipped(0), skipped(1), written(2)], True),
+        ([skipped(0), skipped(1), skipped(2, rows=0)], False),
+        ([skipped(0, rows=0), written(1), written(2)], False),
+    ],
+)
+def test_nothing_is_added_to_a_batch_of_which_the_intent_is_forgotten(
+    before: BatchIntent | None, reports: Sequence[KafkaCommitMessage], stops: bool
+) -> None:
+    """The markers of tasks that are written again may be forgotten, too."""
+    if stops:
+        with pytest.raises(ReplayError, match=r"some of its tasks are committed, and the intent .* expired"):
+            find_unsettled(before, INTENT, reports)
+    else:
+        assert find_unsettled(before, INTENT, reports) == {}
+
+
 @pytest.mark.parametrize("batch_id", [8, 12])
 def test_an_intent_never_takes_the_place_of_that_of_a_later_batch(batch_id: int) -> None:
     words = f"^micro-batch 7 can't be committed: q has begun to commit micro-batch {batch_id}"

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 
 from spark_kafka_native.kafka.errors import ConfigError
-from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, current_partition
+from spark_kafka_native.spark.write.worker.transactional_task import (
+    BatchTask,
+    current_partition,
+    write_atomic,
+)
+from spark_kafka_native.spark.write.write_task import AtomicWrite
 
 BATCH = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "7"}
 
@@ -66,6 +73,17 @@ def test_a_query_without_an_id_and_a_batch_without_a_number_are_refused(
     running(monkeypatch, **{missing: None})
     with pytest.raises(ConfigError, match="does not say which micro-batch"):
         BatchTask.current()
+
+
+def test_rows_of_a_job_in_one_transaction_are_in_its_first_partition_alone() -> None:
+    job = AtomicWrite(transactional_id="j", transaction_timeout_ms=1)
+    none, one = pa.RecordBatch.from_pydict({"value": []}), pa.RecordBatch.from_pydict({"value": [b"1"]})
+    unused: Any = None
+    for partition in (1, 7):
+        assert write_atomic(job, iter([none, none]), unused, unused, partition).records == 0
+        words = f"partition {partition} of the DataFrame has rows, and a batch write is all or nothing only"
+        with pytest.raises(ConfigError, match=words):
+            write_atomic(job, iter([none, one]), unused, unused, partition)
 
 
 def test_a_batch_write_is_told_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
