@@ -509,6 +509,8 @@ def test_names_are_checked(broker: MockBroker) -> None:
         broker.on("Produce").fail("NO_SUCH_ERROR")
     with pytest.raises(ValueError, match="there is no partition 9 of a topic orders"):
         broker.records("orders", 9)
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        peer.ask("ListGroups", {}, 4)
     with pytest.raises(TimeoutError, match="0 of 1 requests of Heartbeat came within 0 s"):
         broker.wait_for("Heartbeat", timeout=0)
 

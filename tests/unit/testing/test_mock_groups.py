@@ -357,6 +357,20 @@ def test_all_that_is_committed(broker: MockBroker, one: Member) -> None:
     assert one.commit(**alone, topics=[gone]) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_an_offset_is_fetched_with_what_was_committed_beside_it(one: Member) -> None:
+    place = {"partition_index": 0, "committed_offset": 4, "committed_leader_epoch": 3}
+    topics = [{"name": "a", "partitions": [place | {"committed_metadata": "why"}]}]
+    assert one.commit(member_id="", generation_id_or_member_epoch=-1, topics=topics) == ErrorCode.NONE
+    asked = {"topics": [{"name": "a", "partition_indexes": [0]}]}
+    told = [one.peer.ask("OffsetFetch", asked | {"group_id": group}, 7) for group in ("g", "only-asked")]
+    found = [answer["topics"][0]["partitions"][0] for answer in told]
+    assert [
+        (at["committed_offset"], at["committed_leader_epoch"], at["metadata"], at["error_code"])
+        for at in found
+    ] == [(4, 3, "why", 0), (-1, -1, "", 0)]
+    assert [group["group_id"] for group in one.peer.ask("ListGroups", {}, 4)["groups"]] == ["g"]
+
+
 def test_offsets_go_with_their_topic(broker: MockBroker) -> None:
     """As Kafka's coordinators delete them: also where a topic with the same name comes after it."""
     for topic in ("bills", "orders"):
