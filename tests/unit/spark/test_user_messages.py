@@ -10,7 +10,7 @@ import pytest
 
 from spark_kafka_native.kafka.records import kernel
 from spark_kafka_native.kernel_choice import ENVIRONMENT_VARIABLE
-from spark_kafka_native.spark.user_messages import advise, inform, prefix_log_lines
+from spark_kafka_native.spark.user_messages import advise, inform, note_once, prefix_log_lines
 
 
 @pytest.fixture
@@ -59,6 +59,18 @@ def test_a_missing_kernel_is_told_once_in_a_session(told, monkeypatch):
     (line,) = told()
     assert "the compiled kernel is not installed" in line
     assert f"{ENVIRONMENT_VARIABLE}=numpy hides" in line
+
+
+def test_what_can_not_be_noted_is_neither_the_first_time_nor_another(monkeypatch, tmp_path):
+    for folder, answers in (
+        (str(tmp_path), [True, False]),
+        (f"{tmp_path / 'missing'},{tmp_path}", [None, None]),
+        ("", [None, None]),
+    ):
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", folder)
+        assert [note_once("this"), note_once("this")] == answers
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
+    assert [note_once("this"), note_once("other")] == [False, True]
 
 
 @pytest.mark.parametrize(("compiled", "chosen"), [(True, ""), (False, "numpy")])
