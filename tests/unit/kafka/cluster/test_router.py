@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -986,6 +987,16 @@ def test_a_silent_broker_ends_at_the_deadline(cluster: ScriptedCluster) -> None:
     with pytest.raises(KafkaError, match=r"Metadata|time"):
         router.metadata()
     assert time.monotonic() - began < 20
+
+
+def test_the_routers_that_were_asked_for_last_stay_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that were made last: the one that each task asks for is the oldest."""
+    monkeypatch.setattr(router_module, "WARM_ROUTERS", 2)
+    monkeypatch.setattr(router_module, "_warm", OrderedDict())
+    often, once, last = (config("a:1", client_id=f"client {number}") for number in range(3))
+    for settings in (often, once, often, last):
+        router_for(settings)
+    assert list(router_module._warm) == [often, last]
 
 
 def test_one_router_per_config_and_process(cluster: ScriptedCluster) -> None:

@@ -20,6 +20,7 @@ from spark_kafka_native.kafka.errors import (
     NetworkError,
     SecurityError,
 )
+from spark_kafka_native.kafka.network import transport as transport_module
 from spark_kafka_native.kafka.network.transport import (
     READ,
     TLS_CHUNK,
@@ -236,6 +237,26 @@ def test_a_socket_whose_handshake_fails_is_closed(answer, kind):
         while theirs.recv(65_536):
             pass
     theirs.close()
+
+
+@pytest.mark.parametrize("addresses", [1, 2])
+def test_the_last_address_that_hangs_up_in_tls_gives_its_own_error(monkeypatch, addresses):
+    """First contact is tried a few times only where connections are closed at once."""
+
+    def hang_up(sock, *_):
+        sock.close()
+        raise HandshakeClosedError("broker:1: the connection was closed")
+
+    monkeypatch.setattr(transport_module, "_encrypt", hang_up)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        target = (socket.AF_INET, socket.SOCK_STREAM, 6, "", listener.getsockname())
+        config = ClientConfig(
+            bootstrap_servers=("a:1",),
+            security=SecurityConfig(protocol=SecurityProtocol.SSL),
+            resolver=lambda *_: [target] * addresses,
+        )
+        with pytest.raises(HandshakeClosedError, match=r"^broker:1: the connection was closed$"):
+            Transport.connect("b", 9092, config, Deadline.after_ms(60_000))
 
 
 def test_an_address_that_is_silent_in_tls_is_named_beside_one_that_refuses():

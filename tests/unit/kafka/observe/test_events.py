@@ -204,3 +204,12 @@ def test_a_forked_child_has_subscribers_of_its_own(source: EventSource[Step]) ->
 def test_a_window_has_room_for_something() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
         EventStream(0)
+
+
+def test_a_closed_stream_takes_no_event() -> None:
+    """An event that is emitted meanwhile would lie in it for ever, and count as seen."""
+    stream: EventStream[Any] = EventStream(3)
+    stream.offer("before")
+    stream.close()
+    stream.offer("after")
+    assert (stream.seen, stream.drain()) == (1, ["before"])
