@@ -283,9 +283,9 @@ def test_an_error_of_tls_without_a_reason_has_its_text():
     """Python gives some of them none."""
     error = ssl.SSLError(1, "Out_of luck")
     error.reason = None
-    told = _handshake_failure(error, "broker:1")
-    assert type(told) is SecurityError
-    assert re.fullmatch(r"broker:1: TLS handshake failed: .*out of luck.*", str(told))
+    found = _handshake_failure(error, "broker:1")
+    assert type(found) is SecurityError
+    assert re.fullmatch(r"broker:1: TLS handshake failed: .*out of luck.*", str(found))
 
 
 @pytest.mark.parametrize("kind", [ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionResetError])

@@ -56,8 +56,8 @@ def test_percentiles_are_within_the_stated_error(seed: int):
 @pytest.mark.parametrize("value", [1.01, 1.18, 0.0, 1e-9, 3e12])
 def test_a_percentile_is_between_the_least_and_the_greatest_value(value: float):
     """The middle of a bucket may be below the only value in it, or above."""
-    told = of(value, value)
-    assert (told.min, told.p50, told.p95, told.p99, told.max) == (value,) * 5
+    found = of(value, value)
+    assert (found.min, found.p50, found.p95, found.p99, found.max) == (value,) * 5
 
 
 def test_nothing_measured_is_zero():
