@@ -92,6 +92,7 @@ def test_columns_by_name_missing_ones_are_null_and_words_of_dictionaries_are_val
         (pa.array(["1"]).dictionary_encode(), "`id` is string in the stream, not int64"),
         (pa.array([[1]]), "`id` is list<"),
         (pa.array([{"a": 1}]), "`id` is struct<"),
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "`id` is map<"),
     ],
 )
 def test_types_that_are_not_the_same(column: pa.Array, reason: str) -> None:
