@@ -324,6 +324,27 @@ def test_the_transaction_that_is_named_is_aborted(broker: MockBroker) -> None:
     assert [(one["name"], one["partition_indexes"]) for one in marker["topics"]] == [("orders", [1])]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("orders", "-p", "1"),
+        ("orders", "--start-offset", "2"),
+        ("orders", "lines", "-p", "1", "--start-offset", "2"),
+    ],
+)
+def test_an_abort_takes_all_that_names_a_transaction(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """Without an offset a producer that has no open transaction would be taken."""
+    idle = {"producer_id": 71, "producer_epoch": 3, "current_txn_start_offset": -1}
+    there = [{"partition_index": 1, "active_producers": [idle]}]
+    broker.on("DescribeProducers", times=None).reply({"topics": [{"name": "orders", "partitions": there}]})
+    with pytest.raises(SystemExit, match="2"):
+        run(broker, "transactions", "abort", *words)
+    assert "abort: give one topic, --partition and --start-offset" in capsys.readouterr().err
+    assert broker.asked("WriteTxnMarkers") == []
+
+
 def test_an_abort_at_an_offset_where_no_transaction_begins_fails(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
