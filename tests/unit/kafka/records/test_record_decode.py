@@ -615,7 +615,7 @@ def test_malformed_headers_are_found_among_however_many(header, reason, others):
     refuse(batch([*good, bad, *more]), reason, others)
 
 
-def test_a_null_header_key_is_found_though_what_it_is_read_as_fits():
+def test_a_null_header_key_is_found_though_the_bytes_fit():
     """Read one byte back, as its length says, the length of the key is that of a null value, too."""
     bad = record(1, headers_count=2, tail=varint(-1) + span(b"a") + span(b""))
     refuse(batch([record(0), bad, record(2)]), "its header key length is -1", 1)

@@ -493,6 +493,7 @@ def test_a_record_for_which_there_is_no_memory_takes_no_room(cluster):
                 buffer.append_record(Fields(), 1)
         assert buffer.granted == granted
         producer.flush(60)
+        assert producer._memory.used == (0, 0)  # nor is more given back than was taken
     assert cluster.values(TP) == [b"first"]
 
 

@@ -280,7 +280,7 @@ def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world
 
 
 def test_a_partition_with_nothing_left_in_the_folder_goes_on_once_nothing_is_in_flight(world):
-    """What is in flight without numbers goes to the folder if it fails: what came later must not be ahead."""
+    """A batch in flight without numbers goes to the folder if it fails: later ones must not be before it."""
     unnumbered, kept = world.add(1, 2)
     kept.sending.identity = ProducerIdentity(7, 0)
     for one in (unnumbered, kept):

@@ -270,7 +270,7 @@ def test_what_another_thread_began_to_write_is_written_on_where_no_answer_is_awa
 
 @pytest.mark.parametrize("missing", ["topic", "partition", "leader", "broker"])
 @pytest.mark.parametrize("earlier", [None, NetworkError("the connection was lost")])
-def test_what_has_no_leader_waits_and_keeps_the_error_that_it_had(missing, earlier):
+def test_a_batch_without_a_leader_waits_and_keeps_the_error_that_it_had(missing, earlier):
     half, one, asked = SendingHalf(), OneBroker(), []
     metadata = one.topics.metadata
     place = {"topic": metadata.topics, "broker": metadata.brokers}
