@@ -207,19 +207,20 @@ def test_requests_of_a_member_keep_it_in() -> None:
         again = [{"member_id": me["member_id"], "assignment": b"other"}]
         assert group.sync(me | {"assignments": again})["assignment"] == b"all", "it is distributed already"
         for clock[0] in (8.0, 16.0):
-            assert group.check(me["member_id"], 1) == ErrorCode.NONE
-        assert group.check_commit(me["member_id"], 1) == ErrorCode.NONE
+            assert group.check(me | {"generation_id": 1}) == ErrorCode.NONE
+        assert group.check_commit(me | {"generation_id_or_member_epoch": 1}) == ErrorCode.NONE
         for generation in (0, 2):
-            assert group.check(me["member_id"], generation) == ErrorCode.ILLEGAL_GENERATION
+            assert group.check(me | {"generation_id": generation}) == ErrorCode.ILLEGAL_GENERATION
         clock[0] = 27.0
-        assert group.check(me["member_id"], 1) == ErrorCode.UNKNOWN_MEMBER_ID
+        assert group.check(me | {"generation_id": 1}) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_who_names_another_member_leaves_and_commits_nothing() -> None:
     group = ClassicGroup(threading.Condition())
-    assert group.check_commit("gone", -1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.check_commit({"member_id": "gone", "generation_id": -1}) == ErrorCode.UNKNOWN_MEMBER_ID
     group.members["m"] = ClassicGroupMember("i", 600.0, 600.0, time.monotonic())
-    assert group.leave("gone", "i") == ErrorCode.UNKNOWN_MEMBER_ID, "a fenced member of this instance"
+    assert group.leave("gone", "i") == ErrorCode.FENCED_INSTANCE_ID
+    assert group.leave("gone", None) == ErrorCode.UNKNOWN_MEMBER_ID
     assert list(group.members) == ["m"]
 
 
