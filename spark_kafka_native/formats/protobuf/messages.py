@@ -127,11 +127,13 @@ class ListCodec:
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
         """As `ColumnCodec.read`."""
         offsets = numbers_of_offsets(raw)
+        found = raw.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        offsets = offsets - offsets[0]
         below = cells.elements(np.diff(offsets))
-        elements = self.element.read(raw.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])), below)
+        elements = self.element.read(found, below)
         if isinstance(self.element, EnumCodec) and self.element.is_closed and elements.null_count:
             offsets, elements = keep(offsets, elements, validity(elements))
-        return list_array(self.type, offsets - offsets[0], elements)
+        return list_array(self.type, offsets, elements)
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
         """As `ColumnCodec.write`; a null list is an empty one."""

@@ -156,13 +156,14 @@ class ConfigAdmin(AdminFamily):
 
         Raises `BrokerError` if the broker refuses, or the cluster has no broker with that id.
         """
+        wanted = None if names is None else names_of(names, "names")
         asked = DescribeConfigsResource(
-            resource_type=resource.kind,
-            resource_name=resource.name,
-            configuration_keys=None if names is None else names_of(names, "names"),
+            resource_type=resource.kind, resource_name=resource.name, configuration_keys=wanted
         )
         request = DescribeConfigsRequest(resources=[asked], include_documentation=documentation)
-        return _read(self._ask_resource(resource, request, self._limit(timeout)), resource)
+        found = _read(self._ask_resource(resource, request, self._limit(timeout)), resource)
+        # An empty list of names is all of them for a broker.
+        return {name: one for name, one in found.items() if wanted is None or name in wanted}
 
     def alter_configs(
         self,

@@ -18,10 +18,13 @@ from support.protobuf_messages import PROTO3, descriptor
 
 from spark_kafka_native.formats import ColumnFormat, EncodeError, FormatError, load_format
 from spark_kafka_native.formats.protobuf import descriptors, protobuf_format
+from spark_kafka_native.formats.protobuf.cells import Cells, Findings
 from spark_kafka_native.formats.protobuf.compile import compile_proto
 from spark_kafka_native.formats.protobuf.descriptors import is_repeated, is_required, to_text
 from spark_kafka_native.formats.protobuf.message_types import TypeChoices, message_type
+from spark_kafka_native.formats.protobuf.messages import ListCodec
 from spark_kafka_native.formats.protobuf.protobuf_format import ProtobufFormat
+from spark_kafka_native.formats.protobuf.scalars import EnumCodec
 
 EVERYTHING, PART, NODE = "test.three.Everything", "test.three.Part", "test.three.Node"
 
@@ -792,3 +795,11 @@ def test_the_parts_of_a_duration_have_one_sign() -> None:
     written = write(kind, EVERYTHING, *({"took": one} for one in micros))
     assert written == [made(EVERYTHING, took={"seconds": s, "nanos": n}) for s, n in parts]
     assert read(kind, EVERYTHING, *written).array.field(0).view(pa.int64()).to_pylist() == micros
+
+
+def test_lists_of_a_closed_enum_may_begin_within_others() -> None:
+    """A number that it does not name takes no place in the list."""
+    closed = EnumCodec(pa.string(), "E", (("A", 0), ("B", 1)), True)
+    raw = pa.array([[0], [1], [9, 1]], pa.list_(pa.int32()))[1:]
+    read = ListCodec(pa.list_(pa.string()), closed).read(raw, Cells(2, Findings()))
+    assert read.to_pylist() == [["B"], ["B"]]
