@@ -74,7 +74,8 @@ class PayloadFormat:
             _refuse_without_format(values, payload)
             return None
         found = _load(name, f"{payload}.format")
-        _refuse_without_registry(values, payload, name)
+        if name in OWN_FORMATS:
+            _refuse_without_registry(values, payload, name)
         given = _settings_for(values, payload)
         is_flat = payload == "value" and values.value("value.layout") == "columns"
         if is_flat and name == "string":
@@ -293,13 +294,11 @@ class LetterOptions:
         if values.value("mode") != BadRecordMode.DLQ:
             if topic:
                 raise ConfigError("Option 'dlq.topic' has no effect without mode=dlq")
-            if values.scope is Scope.STREAM and "transactionalIdPrefix" in values:
-                raise ConfigError("Option 'transactionalIdPrefix' has no effect in a read without mode=dlq")
             return None
         if not topic:
             raise ConfigError("mode=dlq needs dlq.topic: the topic that bad records go to")
-        prefix = values.value("transactionalIdPrefix").strip()
-        if not prefix:
+        prefix = values.value("transactionalIdPrefix")
+        if not prefix.strip():
             raise ConfigError("transactionalIdPrefix must not be empty")
         return cls(topic=topic, prefix=prefix)
 

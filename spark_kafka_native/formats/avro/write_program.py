@@ -238,9 +238,8 @@ def _preference(avro: AvroType, kind: pa.DataType) -> int:
     """
     types = pa.types
     if types.is_struct(kind):
-        if not _takes(avro, kind):
-            return 2
-        return 0 if kind.num_fields == len(avro.fields) else 1
+        has_equal_names = {one.name for one in kind} == {one.name for one in avro.fields}
+        return (0 if _takes(avro, kind) else 2) + (not has_equal_names)  # of 2 and 3: for the error
     if types.is_decimal(kind):
         return 0
     if types.is_fixed_size_binary(kind) and avro.kind == "fixed":

@@ -24,6 +24,7 @@ from .accumulating.batch import Batch
 from .accumulating.topic_buffer import TopicBuffer
 from .delivery import Waiters
 from .errors import RecordError
+from .sending.idempotence import read_numbers
 from .sending.partition_queue import PartitionQueues
 from .spill_folder import NewEntry, SpilledBatch, SpillError, SpillFolder
 
@@ -65,6 +66,8 @@ class Spilling:
 
     def __init__(self, folder: SpillFolder | None) -> None:
         self._folder = folder
+        self._owns_folder = folder is not None
+        """False once it was closed, and in a forked child."""
         self.backlogs: dict[TopicPartition, SpillBacklog] = {}
         """What this producer has put into the folder and will send again."""
 
@@ -80,11 +83,30 @@ class Spilling:
 
     def close(self) -> None:
         """Release the folder; harmless when repeated."""
-        if self._folder is not None:
-            self._folder.close()
+        if self._folder is None:
+            return
+        if self._owns_folder:
+            self._owns_folder = False
+            older = [b for one in self.backlogs.values() for b in one.batches if b.has_older_entry]
+            for batch in older:
+                self._bring_up_to_date(batch)
+        self._folder.close()
+
+    def _bring_up_to_date(self, batch: Batch) -> None:
+        """The last chance for the numbers of ``batch``, which waits for its next try."""
+        assert batch.spilled is not None
+        try:
+            batch.data = memoryview(batch.spilled.read())
+        except (SpillError, OSError) as error:
+            _LOG.warning("%s: may be written twice: %s", batch.topic_partition, error)
+            return
+        read_numbers(batch)
+        self.keep_numbers(batch)
+        batch.data = b""
 
     def disown(self) -> None:
         """In a forked child: the folder is the parent's."""
+        self._owns_folder = False
         if self._folder is not None:
             self._folder.forget()
 
@@ -152,7 +174,7 @@ class Spilling:
             self.replace(batch, [batch])
         except SpillError as error:
             batch.has_older_entry = True
-            _LOG.warning("%s: may be written twice if this producer dies: %s", batch.topic_partition, error)
+            _LOG.warning("%s: may be written twice after this producer: %s", batch.topic_partition, error)
         else:
             batch.has_older_entry = False
 

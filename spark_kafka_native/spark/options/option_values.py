@@ -48,13 +48,12 @@ MEANINGLESS_IN_WRITES: Final = frozenset(
 """Legal for Java's producer, and without a meaning here."""
 IGNORE_KEYS: Final = "partitioner.ignore.keys"
 _CLIENT_PROPERTIES: Final = JAVA_ONLY.union(
-    *(
-        config.property_names()
-        for config in (ClientConfig, ConsumerConfig, ProducerConfig, TransactionConfig)
-    ),
-    MEANINGLESS_IN_WRITES,
-    {IGNORE_KEYS, "auto.offset.reset"},
+    *(config.property_names() for config in (ClientConfig, ConsumerConfig, ProducerConfig))
 )
+_OF_ONE_DIRECTION: Final = _CLIENT_PROPERTIES.union(
+    TransactionConfig.property_names(), MEANINGLESS_IN_WRITES, {IGNORE_KEYS, "auto.offset.reset"}
+)
+"""Also those that reads or writes refuse."""
 _FROM_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
 """What Spark itself puts among the options, and reads from there: each streaming write has the last two."""
 _NEAR: Final = 0.85
@@ -242,7 +241,7 @@ def describe_unread(
 
 
 def _describe(name: str, nearest: str | None) -> str:
-    if name in _CLIENT_PROPERTIES:  # options are often shared by reads and writes
+    if name in _OF_ONE_DIRECTION:  # options are often shared by reads and writes
         return f"Option 'kafka.{name}' is ignored here: it is one of the other direction"
     is_typo = nearest is not None and difflib.SequenceMatcher(None, name, nearest).ratio() >= _TYPO
     if name.startswith(_NOT_YET) and not is_typo:

@@ -248,9 +248,11 @@ def test_options_that_can_not_be(options: dict[str, str], text: str) -> None:
         formats(**options).extend(full_schema(False))
 
 
-def test_settings_of_a_registry_go_with_any_payload_that_has_one() -> None:
+def test_settings_of_a_registry_go_with_any_payload_that_has_one(versioned) -> None:
+    """A format of another package may have settings of these names."""
     shared = {"registry_user": "u", "value_registry_url": "http://r", "value_format": "json"}
     assert dict(formats(**shared, key_format="string").value.settings)["registry.user"] == "u"
+    assert formats(value_format="versioned", value_registry_token="t", registry_token="t").value is not None
     both = {"registry_url": "http://r", "key_format": "csv", "key_schema": "a int", "value_format": "json"}
     assert dict(formats(**both, value_subject="s").value.settings)["subject"] == "s"
 

@@ -128,7 +128,7 @@ class TopicBuffer:
         self.targets = Targets.all(topic, 0)
         self.described_at = parts.clock()
         self.limits = TopicLimits.of(topic, 0, parts)
-        self.waiting_since: float | None = None
+        self._waiting_since: float | None = None
         """Monotonic seconds since which the oldest record has waited for its batch to fill, or None."""
         self._parts = parts
         self._room = Room()
@@ -320,6 +320,16 @@ class TopicBuffer:
             self.lock.release()
         return now
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when the oldest record waits for its batch to fill; None where none waits.
+
+        Records on the move are waiting still, until their batches are handed over: a flush looks here first,
+        and then for those.
+        """
+        move = self._move
+        return self._waiting_since if move is None else move.waiting_since
+
     def holds_since(self, moment: float) -> bool:
         """True if a record that came up to ``moment`` still waits for its batch to fill."""
         since = self.waiting_since
@@ -340,9 +350,8 @@ class TopicBuffer:
         try:
             self._close_single(move)
             self._open.close(move, due, self._parts.clock())
-            # In this order: a flush looks here first, and then for batches that were handed over.
-            if self._commit(move):
-                self.waiting_since = self._open.oldest
+            self._waiting_since = self._open.oldest
+            self._commit(move)
         finally:
             move.live = False
         self._parts.memory.give_back(self._room)
@@ -350,7 +359,7 @@ class TopicBuffer:
     # Moves. All of it under the lock.
 
     def _begin(self) -> _BufferMove:
-        move = _BufferMove(self._single, self._room.size, self.waiting_since)
+        move = _BufferMove(self._single, self._room.size, self._waiting_since)
         self._move = move
         return move
 
@@ -383,7 +392,7 @@ class TopicBuffer:
         move = self._move
         if move is not None:
             move.put_back()
-            self._single, self._room.size, self.waiting_since = (
+            self._single, self._room.size, self._waiting_since = (
                 move.single,
                 move.room_size,
                 move.waiting_since,
@@ -399,8 +408,8 @@ class TopicBuffer:
         single = SingleRecords(self._parts.new_block(0), self._parts.clock(), full_bytes)
         if self._single is None:  # a signal's handler may have sent a record
             self._single = single
-        if self.waiting_since is None:
-            self.waiting_since = single.opened_at
+        if self._waiting_since is None:
+            self._waiting_since = single.opened_at
         self._parts.wake()  # the sender has to notice when the batch has lingered long enough
 
     def _close_single(self, move: _BufferMove) -> None:
@@ -427,8 +436,8 @@ class TopicBuffer:
 
     def _append(self, move: Move, rows: Incoming, since: float) -> None:
         held = self._open.append(move, rows, self.targets, self.limits.batches, since)
-        if held and self.waiting_since is None:
-            self.waiting_since = since
+        if held and self._waiting_since is None:
+            self._waiting_since = since
 
 
 class _BufferMove(Move):

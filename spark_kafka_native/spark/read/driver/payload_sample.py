@@ -107,7 +107,7 @@ class _Sample:
             unread = {
                 tp: (start, ranges[tp][0]) for tp, (start, _) in unread.items() if ranges[tp][0] > start
             }
-            if unread and limit.expired:
+            if limit.expired:
                 raise ConfigError(
                     f"{payload}.schema=infer: the newest records of {self._options.subscription} have no "
                     f"{payload}, as far as they were read in {SAMPLE_MS // 1000} s. Give {payload}.schema"

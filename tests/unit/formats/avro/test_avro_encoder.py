@@ -244,6 +244,11 @@ def test_of_several_rows_that_do_not_fit_the_first_one_is_named_with_its_own_fie
     [
         (pa.int64(), "int", "int64; it can't be written as int"),
         (pa.struct([("x", pa.int32())]), record(), "has no field `x`"),
+        (
+            pa.struct([("b", pa.int64())]),
+            ["null", record(("a", "int")), {**record(("b", "int")), "name": "Second"}],
+            "`b` is int64; it can't be written as int",
+        ),
         (pa.struct([]), record(("a", "int")), "`a` without a default"),
         (pa.struct([]), record({"name": "a", "type": "int", "default": True}), "default of `a` .* is no int"),
         (

@@ -112,6 +112,12 @@ def test_a_property_of_a_producer_is_known_in_a_read(name):
     assert judged(**given) == (f"Option 'kafka.{name}' is ignored here: it is one of the other direction",)
 
 
+def test_a_name_that_is_refused_is_no_hint():
+    for name, scope in (("auto.offset.reset", Scope.READ), ("transactional.id", Scope.WRITE)):
+        [warning] = OptionValues.parse({name: "1"}, scope).warnings
+        assert f"kafka.{name}" not in warning
+
+
 def test_a_property_of_a_consumer_is_known_in_a_write():
     given = {"kafka.auto.offset.reset": "latest", "unknownOptions": "error"}
     values = OptionValues.parse(given, Scope.WRITE)

@@ -169,7 +169,6 @@ def test_the_line_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     [
         ({"mode": "dlq"}, r"mode=dlq needs dlq\.topic"),
         ({"dlq.topic": "d"}, r"'dlq\.topic' has no effect without mode=dlq"),
-        ({"transactionalIdPrefix": "p"}, "'transactionalIdPrefix' has no effect in a read without mode=dlq"),
         ({"mode": "dlq", "dlq.topic": "d", "transactionalIdPrefix": " "}, "must not be empty"),
         (
             {"mode": "dlq", "dlq.topic": "d", "minPartitions": "4"},

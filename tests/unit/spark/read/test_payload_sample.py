@@ -105,6 +105,14 @@ def test_records_without_a_value_are_read_once_and_not_for_ever(cluster, infer, 
         infer(**{"value.inferRecords": "1"})
 
 
+def test_a_sample_that_ran_out_of_time_says_so_also_where_it_asked_for_all(cluster, infer, monkeypatch):
+    for value in (None, b'{"a":1}'):
+        cluster.logs[T0].append([value])
+    monkeypatch.setattr(payload_sample, "SAMPLE_MS", 0)
+    with pytest.raises(ConfigError, match="as far as they were read"):
+        infer(**{"kafka.max.partition.fetch.bytes": "1"})
+
+
 def test_of_too_many_partitions_the_longest_are_sampled(cluster, infer, monkeypatch):
     monkeypatch.setattr(payload_sample, "MAX_PARTITIONS", 1)
     cluster.logs[T0].append([b'{"a":1}'] * 2)

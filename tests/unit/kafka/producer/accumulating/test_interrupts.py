@@ -1,8 +1,11 @@
 """Ctrl-C at any moment: accepted records are delivered or reported as failed, and nothing is locked or
 counted wrong."""
 
+import contextlib
 import itertools
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
 from support.interrupts.keyboard_interrupts import repeat_until_interrupted
+from support.interrupts.signal_steps import run_at, steps_of
 from support.producer.producing import buffered
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
@@ -210,3 +214,39 @@ def test_a_partitioner_may_be_interrupted(cluster):
     producer.send_columns(columns, "t").result(60)
     producer.close()
     assert cluster.values(PARTITIONS[0]) == [b"0"]
+
+
+@pytest.mark.parametrize("handler_does", ["send", "raise"])
+def test_no_record_is_lost_from_sight_where_a_call_closes_batches_for_the_sender(cluster, handler_does):
+    """It finds a note of the sender's, which had found the buffer in use. A handler that interrupts it
+    anywhere may send or raise: a flush waits for all records that were accepted nevertheless."""
+    accepted, begun = [], iter(range(100_000))
+    with (
+        open_producer(cluster, linger_ms=20_000, batch_records=100) as producer,
+        ThreadPoolExecutor(1) as pool,
+    ):
+
+        def send():
+            accepted.append(producer.send("t", value=b"%d" % next(begun), partition=0))
+
+        def interrupt():
+            if handler_does == "raise":
+                raise KeyboardInterrupt
+            send()
+
+        def leave_note():
+            send()
+            buffer = producer._topics.buffers["t"]
+            with buffer.lock:
+                asked = pool.submit(buffer.close_waiting, lambda _: True, time.monotonic(), object())
+                assert asked.result(60) is None
+
+        leave_note()
+        steps = steps_of(send)
+        assert steps > 50
+        for step in range(steps):
+            leave_note()
+            with contextlib.suppress(KeyboardInterrupt, RuntimeError):  # in the middle of it none can be sent
+                run_at(step, interrupt, send)
+            producer.flush(60)
+            assert all(one.done() for one in accepted), step

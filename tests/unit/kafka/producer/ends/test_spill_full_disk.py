@@ -23,6 +23,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer import spill_folder
 from spark_kafka_native.kafka.producer.accumulating.batch import Batch
 from spark_kafka_native.kafka.producer.producer import Producer
+from spark_kafka_native.kafka.producer.sending.idempotence import ProducerIdentity, read_numbers
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
 from spark_kafka_native.kafka.producer.spilling import Spilling
 
@@ -401,7 +402,7 @@ def test_new_numbers_that_find_no_room_do_not_keep_a_batch_from_being_sent(tmp_p
             producer.send("t", value=b"next", partition=0).result(60)
             full_at(resource.RLIM_INFINITY)
         assert cluster.values(TP) == [b"1-0", b"next"]
-    assert "t-0: may be written twice if this producer dies: cannot write" in caplog.text
+    assert "t-0: may be written twice after this producer: cannot write" in caplog.text
 
 
 def test_numbers_that_found_no_room_are_kept_when_there_is_some(tmp_path, full_at, caplog):
@@ -413,7 +414,7 @@ def test_numbers_that_found_no_room_are_kept_when_there_is_some(tmp_path, full_a
     first.data = batch(2).data
     full_at(20)
     spilling.keep_numbers(first)
-    assert "t-0: may be written twice if this producer dies" in caplog.text
+    assert "t-0: may be written twice after this producer" in caplog.text
     spilling.add(first, entry)
     [again] = spilling.backlogs[TP].batches
     assert (again.spilled, again.has_older_entry) == (entry, True)
@@ -431,6 +432,31 @@ def test_numbers_that_found_no_room_are_kept_when_there_is_some(tmp_path, full_a
     with_new = SpillFolder(str(tmp_path))
     assert [bytes(one.read()) for one in with_new.entries] == [bytes(first.data)]
     with_new.close()
+
+
+@pytest.mark.parametrize("ends", ["closed", "closed twice while full", "forked"])
+def test_numbers_that_found_no_room_are_kept_at_the_end_at_the_latest(tmp_path, full_at, ends):
+    """The batch waits for its next try then."""
+    folder = SpillFolder(str(tmp_path))
+    [entry] = folder.keep([NewEntry(TP, None, 1, False, "why", batch(1).data)])
+    spilling = Spilling(folder)
+    given_up = Batch.from_folder(entry, (0, 1))
+    given_up.data = memoryview(bytearray(entry.read()))
+    given_up.sending.identity, given_up.sending.base_sequence = ProducerIdentity(77, 3), 5
+    read_numbers(given_up)
+    full_at(20)
+    spilling.keep_numbers(given_up)
+    spilling.add(given_up, entry)
+    if ends == "closed twice while full":
+        spilling.close()
+    full_at(resource.RLIM_INFINITY)
+    if ends == "forked":
+        spilling.disown()
+    spilling.close()
+    after = SpillFolder(str(tmp_path))
+    kept = [bytes(one.read()) for one in after.entries]
+    assert kept == [bytes(given_up.data if ends == "closed" else batch(1).data)]
+    after.close()
 
 
 def test_a_descriptor_that_somebody_inherited_does_not_keep_the_folder(tmp_path):
