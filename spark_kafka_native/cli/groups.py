@@ -80,6 +80,12 @@ def _delete(admin: Admin, name: str, arguments: argparse.Namespace) -> None:
 
         offsets = all_committed_offsets(admin.router, name, stable=False)  # a transaction may hang
         check_no_markers(name, offsets, "if that is gone for good, add --markers")
+        if not offsets:
+            _check_known(admin, [name])
+            raise KafkaError(
+                f"group {name} shows no offsets. Unless those of an exactly-once write are in an open "
+                "transaction, or of topics that may not be described, add --markers"
+            )
     admin.delete_groups([name])
 
 

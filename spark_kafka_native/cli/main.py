@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Final
 
 from ..kafka.errors import KafkaError
 from ..version import __version__
@@ -80,10 +80,29 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
         parser.error("which command?")
     if words[0] not in _COMMANDS and not words[0].startswith("-"):
         parser.error(f"no command {words[0]!r}{did_you_mean(words[0], _COMMANDS)}")
-    parsed, unknown = parser.parse_known_args(words)
+    parsed, unknown = parser.parse_known_args(_names_marked(words))
+    for name, value in vars(parsed).items():
+        if isinstance(value, list):
+            setattr(parsed, name, [_unmarked(one) for one in value])
+        else:
+            setattr(parsed, name, _unmarked(value))
     if unknown:
-        parsed.parser.error_of_unknown(unknown)
+        parsed.parser.error_of_unknown(list(map(_unmarked, unknown)))
     return parsed
+
+
+_NAME: Final = "\0"
+
+
+def _names_marked(words: Sequence[str]) -> list[str]:
+    """``words`` with those behind ``--`` that begin with a dash marked as names: argparse, when it parses
+    options and names in any order, takes them for options."""
+    at = words.index("--") if "--" in words else len(words)
+    return [*words[:at], *(_NAME + word if word.startswith("-") else word for word in words[at + 1 :])]
+
+
+def _unmarked(value: Any) -> Any:
+    return value.removeprefix(_NAME) if isinstance(value, str) else value
 
 
 def _command_first(words: list[str]) -> list[str]:

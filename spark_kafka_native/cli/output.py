@@ -12,7 +12,7 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from ..kafka.errors import BrokerError, ClientClosedError, KafkaError, SecurityError
@@ -147,6 +147,20 @@ def note(text: str) -> None:
     """Print a message that is not part of the result on standard error; a failure to print it is ignored."""
     with contextlib.suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def output_of_change(done: str) -> Iterator[None]:
+    """The output of a change that is made, such as to a full disk: where it can't be written, ``done`` says
+    on standard error that the change is made, or a script would repeat it. No error if the reader has hung
+    up."""
+    try:
+        with contextlib.suppress(BrokenPipeError):
+            yield
+            sys.stdout.flush()
+    except OSError:
+        note(done)
+        raise
 
 
 def counted(count: int, noun: str) -> str:

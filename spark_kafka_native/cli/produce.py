@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import contextlib
 import io
 import json
 import select
@@ -18,7 +17,16 @@ from ..kafka.config.producer_config import COMPRESSION_TYPES
 from ..kafka.errors import KafkaError
 from ..kafka.model import Acks
 from .options import add_connection_options, number, pair, producer_configs, wrong_usage
-from .output import columns_of, counted, note, on_terminal, print_json, show_progress, wait_until_ready
+from .output import (
+    columns_of,
+    counted,
+    note,
+    on_terminal,
+    output_of_change,
+    print_json,
+    show_progress,
+    wait_until_ready,
+)
 from .record_lines import ESCAPES_HELP, unescaped
 from .typed_records import TypedInput, add_format_options, given_formats
 
@@ -198,7 +206,7 @@ def _report(arguments: argparse.Namespace, counts: _Counts, problem: str, *, is_
             "failed": failed,
             "error": problem or counts.first_error or None,
         }
-        with contextlib.suppress(BrokenPipeError):  # the records are written nevertheless
+        with output_of_change(f"{counted(counts.confirmed, 'record')} of {counts.sent} written."):
             print_json(result)
     elif is_confirmed:
         note(f"{counted(counts.confirmed, 'record')} {_is(counts.confirmed)} in {arguments.topic}.")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ..kafka.errors import DeadlineExceededError, NetworkError
 from ..kafka.model import TopicPartition
 from .groups import check_no_markers
 from .offsets import OFFSET_SPECS, OffsetSpec, parse_offset_spec, resolve_offset_spec
 from .options import add_connection_options, add_json_option, connect, number, partitions_of, wrong_usage
-from .output import note, print_rows
+from .output import note, output_of_change, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
@@ -63,13 +65,22 @@ def run(arguments: argparse.Namespace) -> int:
             note(f"Group {arguments.group} has committed no offsets: name its topics with --topic.")
             return 1
         offsets = _offsets(admin, arguments, wanted, before)
+        moved = ", ".join(f"{tp} to {offset}" for tp, offset in sorted(offsets.items()))
         if arguments.execute:
-            admin.reset_offsets(arguments.group, offsets)
+            try:
+                admin.reset_offsets(arguments.group, offsets)
+            except (NetworkError, DeadlineExceededError):  # the same shift would move it twice
+                note(f"Group {arguments.group} may have moved nevertheless: {moved}. --to sets an offset.")
+                raise
     rows = [
         {"topic": tp.topic, "partition": tp.partition, "before": before.get(tp), "after": offset}
         for tp, offset in sorted(offsets.items())
     ]
-    print_rows(("topic", "partition", "before", "after"), rows, as_json=arguments.json)
+    shown = (
+        output_of_change(f"Group {arguments.group} moved: {moved}") if arguments.execute else nullcontext()
+    )
+    with shown:
+        print_rows(("topic", "partition", "before", "after"), rows, as_json=arguments.json)
     if not arguments.execute:
         note("Nothing was changed: --execute does it.")
     return 0

@@ -236,7 +236,7 @@ def _strict_headers(config: C, arguments: argparse.Namespace) -> C:
 
 
 def _last(lines: int) -> OffsetSpec:
-    return parse_offset_spec("latest" if lines == 0 else f"-{lines}")
+    return OffsetSpec(at=OffsetAt.LATEST, shift=-lines)
 
 
 class _Printer:

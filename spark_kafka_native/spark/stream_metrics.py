@@ -20,6 +20,7 @@ class _Running:
 
     label: str
     heard_at: float
+    run_id: str
     lag: dict[TopicPartition, int] = field(default_factory=dict)
 
 
@@ -58,7 +59,8 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Begin with zeros, so that the first failure is seen as one more."""
         with self._registry.lock:
-            self._hear(str(event.id), event.name)
+            # Spark says so at once, and the end of the run before a little later.
+            self._hear(str(event.id), event.name, str(event.runId)).run_id = str(event.runId)
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Count a micro-batch."""
@@ -66,7 +68,7 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
         read = read_progress(progress)
         written = int((progress.get("sink") or {}).get("numOutputRows") or 0)
         with self._registry.lock:
-            query = self._hear(str(progress.get("id")), progress.get("name"))
+            query = self._hear(str(progress.get("id")), progress.get("name"), str(progress.get("runId")))
             query.lag = {
                 tp: max(end - read.position.get(tp, 0), 0) for tp, end in sorted(read.latest.items())
             }
@@ -84,16 +86,18 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Count a failure, if it was one."""
         with self._registry.lock:
-            query = self._running.pop(str(event.id), None)
+            query = self._running.get(str(event.id))
+            if query is not None and query.run_id == str(event.runId):
+                del self._running[str(event.id)]
             if event.exception:
                 label = str(event.id) if query is None else query.label
                 self._registry.count(catalogue.STREAM_FAILURES, 1, label)
 
-    def _hear(self, query_id: str, name: str | None) -> _Running:
+    def _hear(self, query_id: str, name: str | None, run_id: str) -> _Running:
         """The query of this id: an older one of the session goes on without a start that was seen."""
         query = self._running.get(query_id)
         if query is None:
-            query = self._running[query_id] = _Running(name or query_id, time.time())
+            query = self._running[query_id] = _Running(name or query_id, time.time(), run_id)
             for metric in (catalogue.STREAM_BATCHES, catalogue.STREAM_RECORDS, catalogue.STREAM_FAILURES):
                 self._registry.count(metric, 0, query.label)
         query.heard_at = time.time()

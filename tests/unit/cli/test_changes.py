@@ -476,6 +476,9 @@ def test_each_name_is_tried_also_if_one_does_not_answer(
         return {"results": [{"group_id": name, "error_code": 15 if name == "one" else 0} for name in names]}
 
     broker.on("DeleteGroups", times=None).reply(deleted)
+    for name in ("one", "two"):
+        run(broker, "reset", name, "--to", "2", "-t", "orders", "--execute")
+    capsys.readouterr()
     command = ["groups", "one", "two", "--delete", "--json", "--timeout", "1", "-b", broker.bootstrap_servers]
     assert main(command) == 1
     rows = json.loads(capsys.readouterr().out)
@@ -648,3 +651,49 @@ def test_counts_beside_the_replicas_of_each_partition_are_wrong_usage(
         run(broker, "topics", "create", "new", "--replicas", "1:2", count)
     assert "--replicas says how many partitions and replicas there are" in capsys.readouterr().err
     assert broker.asked("CreateTopics") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("produce", "orders", "-p", "0", "--json"), "1 record of 1 written."),
+        (("reset", "g", "--shift-by=-1", "--execute", "--json"), "Group g moved: orders-0 to 1"),
+    ],
+)
+def test_a_change_is_said_to_be_made_where_its_output_can_not_be_written(
+    broker: MockBroker, command: tuple[str, ...], said: str
+) -> None:
+    """A script that took it for a failure wrote twice, or moved the group twice."""
+    run(broker, "reset", "g", "--to", "2", "-t", "orders", "-p", "0", "--execute")
+    line = [sys.executable, "-m", "spark_kafka_native", *command, "-b", broker.bootstrap_servers]
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(line, input="x\n", stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stderr.splitlines()[0]) == (1, said)
+    assert "No space left" in ran.stderr
+
+
+def test_a_group_that_may_have_moved_is_said_to(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(broker, "reset", "g", "--to", "2", "-t", "orders", "-p", "0", "--execute")
+    broker.on("OffsetCommit", times=None).drop_reply()
+    command = ["reset", "g", "--shift-by=-1", "--execute", "--timeout", "1", "-b", broker.bootstrap_servers]
+    assert main(command) == 1
+    said = "Group g may have moved nevertheless: orders-0 to 1. --to sets an offset."
+    assert capsys.readouterr().err.splitlines()[0] == said
+
+
+def test_words_behind_two_dashes_are_names(broker: MockBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Records were deleted for the topic `--execute`, which a script had put there as a name."""
+    to = ("-b", broker.bootstrap_servers)
+    assert main(["delete-records", "--before", "latest", *to, "--", "orders", "--execute"]) != 0
+    assert [len(broker.records("orders", partition)) for partition in range(3)] == [4, 4, 4]
+    assert not broker.asked("DeleteRecords")
+    assert main(["reset", "--to", "2", "-t", "orders", "--execute", *to, "--", "-x"]) == 0
+    assert set(broker.committed("-x").values()) == {2}
+    capsys.readouterr()
+    assert main(["groups", "--lag", "--json", *to, "--", "-x"]) == 0
+    assert {row["group"] for row in json.loads(capsys.readouterr().out)} == {"-x"}
+    with pytest.raises(SystemExit, match="2"):
+        main(["reset", *to, "--to", "2", "--", "-x", "--y"])
+    assert "unrecognized arguments: --y" in capsys.readouterr().err

@@ -192,6 +192,22 @@ def test_groups_of_markers_are_changed_only_where_that_is_asked_for(
     assert len(broker.asked("DeleteGroups")) == 1
 
 
+def test_a_group_that_shows_no_offsets_is_deleted_only_where_that_is_asked_for(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its markers may be in a transaction that is still open, or of topics that may not be described."""
+    commit_marker(broker, "query-0")
+    broker.on("OffsetFetch", times=None).change(lambda f: [one["topics"].clear() for one in f["groups"]])
+    delete = ["groups", "query-0", "--delete", "-b", broker.bootstrap_servers]
+    assert main(delete) == 1
+    assert "group query-0 shows no offsets" in capsys.readouterr().err
+    assert main(["groups", "missing", "--delete", "-b", broker.bootstrap_servers]) == 1
+    assert "GROUP_ID_NOT_FOUND" in capsys.readouterr().err
+    assert not broker.asked("DeleteGroups")
+    broker.on("DeleteGroups").reply({"results": [{"group_id": "query-0"}]})
+    assert main([*delete, "--markers"]) == 0
+
+
 def test_groups_that_are_named_are_deleted_and_no_others(
     broker: MockBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -376,7 +376,13 @@ def test_it_ends_when_nobody_reads_it_any_more(how: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "shown"), [("0", []), ("1", ["b2", "d2"]), ("2", ["b1", "b2", "d1", "d2"])]
+    ("lines", "shown"),
+    [
+        ("0", []),
+        ("1", ["b2", "d2"]),
+        ("2", ["b1", "b2", "d1", "d2"]),
+        ("9" * 20, ["b0", "b1", "b2", "d0", "d1", "d2"]),
+    ],
 )
 def test_the_last_records_of_each_partition_are_as_many_as_were_asked_for(
     capfd: pytest.CaptureFixture[str], lines: str, shown: list[str]

@@ -14,12 +14,12 @@ from spark_kafka_native import StreamMetrics
 from spark_kafka_native.kafka import export_to_opentelemetry, export_to_prometheus
 
 
-def started(query_id: str, name: str | None) -> Any:
-    return SimpleNamespace(id=query_id, name=name)
+def started(query_id: str, name: str | None, run: str = "r1") -> Any:
+    return SimpleNamespace(id=query_id, name=name, runId=run)
 
 
-def ended(query_id: str, exception: str | None = None) -> Any:
-    return SimpleNamespace(id=query_id, exception=exception)
+def ended(query_id: str, exception: str | None = None, run: str = "r1") -> Any:
+    return SimpleNamespace(id=query_id, exception=exception, runId=run)
 
 
 def progress(
@@ -32,6 +32,7 @@ def progress(
     }
     found = {
         "id": query_id,
+        "runId": "r1",
         "name": name,
         "batchId": 0,
         "timestamp": "2026-05-06T07:08:09.500Z",
@@ -116,3 +117,22 @@ def test_opentelemetry_collects_it_too(metrics: StreamMetrics) -> None:
     found = {one.name: one.data.data_points for one in scope.metrics}
     assert [point.value for point in found["kafka.stream.lag"]] == [10]
     provider.shutdown()
+
+
+def test_the_end_of_a_run_that_is_heard_after_the_next_start_does_not_end_that(
+    metrics: StreamMetrics,
+) -> None:
+    """Spark says at once that a run starts, and a little later that the one before has ended."""
+    metrics.onQueryStarted(started("1", "copy"))
+    metrics.onQueryProgress(progress("1", "copy", {"0": 5}, {"0": 15}))
+    metrics.onQueryStarted(started("1", "copy", "r2"))
+    metrics.onQueryProgress(progress("1", "copy", {"0": 6}, {"0": 15}))  # also of the run before
+    metrics.onQueryTerminated(ended("1", "boom"))
+    export_to_prometheus(metrics, registry := CollectorRegistry())
+    lines = generate_latest(registry).decode().splitlines()
+    assert 'kafka_stream_running{query="copy"} 1.0' in lines
+    assert 'kafka_stream_failures_total{query="copy"} 1.0' in lines
+    assert [line for line in lines if line.startswith("kafka_stream_lag{")]
+    metrics.onQueryTerminated(ended("1", run="r2"))
+    lines = generate_latest(registry).decode().splitlines()
+    assert not [line for line in lines if line.startswith("kafka_stream_running{")]
