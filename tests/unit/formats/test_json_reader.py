@@ -96,6 +96,7 @@ def test_it_is_sure_of_plain_values(reader: Reader, text: str, kind: pa.DataType
         b'{"a":1}\0',
         b'{"b":' + b"[" * 65 + b"]" * 65 + b"}",
         b'{"b":"' + b"x" * 40,
+        b'{"\\u0061' + b"x" * 256 + b'":1}',
     ],
 )
 def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None:
@@ -108,6 +109,7 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
     ("text", "kind"),
     [
         ('"0001-01-01T00:00:00+02:00"', UTC_MICROS),
+        ('"9999-12-31T23:59:59-02:00"', UTC_MICROS),
         ('"2020-01-01T24:00:00Z"', UTC_MICROS),
         ("253402300800", UTC_MICROS),
         ('"2020-01-01T00:00:00Z"', pa.timestamp("us")),
@@ -211,6 +213,15 @@ def test_members_in_any_order_and_number(reader: Reader) -> None:
     payloads = [str({**row, "other": 1}).replace("'", '"').encode() for row in rows]
     wanted = [dict.fromkeys(names) | row for row in rows]
     assert read(reader, payloads, **dict.fromkeys(names, pa.int64())) == (wanted, [])
+
+
+@pytest.mark.parametrize("before", [63, 64, 65, 200])
+def test_an_object_within_one_of_many_members(reader: Reader, before: int) -> None:
+    """Each has members in an order of its own, which is remembered for the first 64 of them."""
+    others = "".join(f'"f{i}":0,' for i in range(before))
+    payloads = [f'{{{others}"p":{{"x":{row}}},"y":{row}}}'.encode() for row in range(3)]
+    wanted = [{"p": {"x": row}, "y": row} for row in range(3)]
+    assert read(reader, payloads, p=pa.struct([("x", pa.int64())]), y=pa.int64()) == (wanted, [])
 
 
 def test_what_it_leaves_is_read_and_put_in_place() -> None:
