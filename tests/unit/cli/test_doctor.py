@@ -80,8 +80,9 @@ def test_each_broker_has_a_time_of_its_own(broker: MockBroker, monkeypatch: pyte
     assert len({id(one) for one in limits}) == 3
 
 
+@pytest.mark.parametrize("leader", [-1, 9], ids=["none", "a broker that is gone"])
 @pytest.mark.parametrize("lost", [0, 1, 6])
-def test_partitions_without_a_leader_are_named(broker: MockBroker, lost: int) -> None:
+def test_partitions_without_a_leader_are_named(broker: MockBroker, lost: int, leader: int) -> None:
     """A broker with a failed disk takes no part in it, and answers all else."""
     broker.create_topic("many", partitions=7)
 
@@ -89,7 +90,7 @@ def test_partitions_without_a_leader_are_named(broker: MockBroker, lost: int) ->
         for topic in fields["topics"]:
             for one in topic["partitions"]:
                 if topic["name"] == "many" and one["partition_index"] < lost:
-                    one["leader_id"] = -1
+                    one["leader_id"] = leader
 
     broker.on("Metadata", times=None).change(lose)
     with closing(Router(config(broker))) as router:
