@@ -100,8 +100,9 @@ def test_an_abort_ends_the_transaction_at_its_offset_and_no_other() -> None:
         assert [one.producer_id for one in request.markers] == [9]
 
 
-def test_an_abort_that_is_refused_is_not_done() -> None:
-    state = {"producer_id": 7, "current_txn_start_offset": 1}
+@pytest.mark.parametrize("start", [0, 1])
+def test_an_abort_that_is_refused_is_not_done(start: int) -> None:
+    state = {"producer_id": 7, "current_txn_start_offset": start}
     refused = {"partition_index": 0, "error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
     with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
         broker.create_topic("a")
@@ -110,6 +111,6 @@ def test_an_abort_that_is_refused_is_not_done() -> None:
         topics = [{"name": "a", "partitions": [refused]}]
         broker.on("WriteTxnMarkers").reply({"markers": [{"producer_id": 7, "topics": topics}]})
         with pytest.raises(
-            BrokerError, match="transaction in a-0 from offset 1: CLUSTER_AUTHORIZATION_FAILED"
+            BrokerError, match=f"transaction in a-0 from offset {start}: CLUSTER_AUTHORIZATION_FAILED"
         ):
-            admin.abort_hanging(A0, 1)
+            admin.abort_hanging(A0, start)
