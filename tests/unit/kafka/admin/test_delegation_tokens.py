@@ -108,7 +108,8 @@ def created(code: ErrorCode = ErrorCode.NONE, requester: str = "User") -> Create
 
 def test_a_token_is_created_for_another_owner() -> None:
     tokens, router = admin(created())
-    made = tokens.create_delegation_token(owner="User:bob", renewers=["User:carol"], max_lifetime_ms=5)
+    may_renew = ["User:carol", "User:spiffe://a/b"]
+    made = tokens.create_delegation_token(owner="User:bob", renewers=may_renew, max_lifetime_ms=5)
     assert made == DelegationToken(
         token_id="t1",
         hmac=Secret(TEXT),
@@ -117,12 +118,13 @@ def test_a_token_is_created_for_another_owner() -> None:
         issued_ms=10,
         expires_ms=20,
         max_ms=30,
-        renewers=("User:carol",),
+        renewers=tuple(may_renew),
     )
     ((node_id, request),) = router.asked
     assert node_id == 1
     assert (request.owner_principal_type, request.owner_principal_name) == ("User", "bob")
-    assert [(one.principal_type, one.principal_name) for one in request.renewers] == [("User", "carol")]
+    renewers = [(one.principal_type, one.principal_name) for one in request.renewers]
+    assert renewers == [("User", "carol"), ("User", "spiffe://a/b")]
     assert request.max_lifetime_ms == 5
 
 
