@@ -61,6 +61,8 @@ def read(reader: Reader, payloads: list[bytes | None], **fields: pa.DataType) ->
         ('"2020-01-01 02:00:00.5+02:00"', UTC_MICROS, dt.datetime(2020, 1, 1, 0, 0, 0, 500_000, dt.UTC)),
         ('"9999-12-31T23:59:59.999999Z"', UTC_MICROS, dt.datetime.max.replace(tzinfo=dt.UTC)),
         ("1577836800", UTC_MICROS, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
+        ("253402300799", UTC_MICROS, dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)),
+        ("-62135596800", UTC_MICROS, dt.datetime(1, 1, 1, tzinfo=dt.UTC)),
         ('"2020-01-01 00:00:00"', pa.timestamp("us"), dt.datetime(2020, 1, 1)),
         ("[1, null]", pa.list_(pa.int32()), [1, None]),
         ('[{"b":"1"}, {}, null]', pa.list_(pa.struct([("b", pa.string())])), [{"b": "1"}, {"b": None}, None]),
@@ -110,8 +112,16 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
     [
         ('"0001-01-01T00:00:00+02:00"', UTC_MICROS),
         ('"9999-12-31T23:59:59-02:00"', UTC_MICROS),
-        ('"2020-01-01T24:00:00Z"', UTC_MICROS),
+        *[
+            (f'"2020-01-01{clock}"', UTC_MICROS)
+            for clock in ("T24:00:00Z", "T00:60:00Z", "T00:00:60Z", "t00:00:00Z", "T00.00:00Z", "T00:00.00Z")
+        ],
+        *[
+            (f'"2020-01-01T00:00:00{zone}"', UTC_MICROS)
+            for zone in ("+24:00", "+00:60", "-00.30", "+0:30", "z", " Z")
+        ],
         ("253402300800", UTC_MICROS),
+        ("-62135596801", UTC_MICROS),
         ('"2020-01-01T00:00:00Z"', pa.timestamp("us")),
         ("1577836800", pa.timestamp("us")),
         ('"2021-02-29"', pa.date32()),
