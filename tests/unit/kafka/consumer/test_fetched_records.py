@@ -209,3 +209,41 @@ def test_a_gap_has_the_columns_that_records_have(header_keys: HeaderKeys) -> Non
     assert full.headers is not None
     assert gap.headers.type == full.headers.type
     assert (gap.key, gap.value, gap.timestamp_ms) == (full.key, full.value, full.timestamp_ms)
+
+
+@pytest.mark.parametrize("columns", [None, frozenset({"offset", "headers"})], ids=["all", "some"])
+@pytest.mark.parametrize("check_crcs", [True, False])
+@pytest.mark.parametrize("header_keys", list(HeaderKeys))
+def test_the_settings_count_also_where_others_are_decoded_together_with_it(
+    header_keys: HeaderKeys, check_crcs: bool, columns: frozenset[str] | None
+) -> None:
+    """Which of the two happens depends on how a broker fills its responses."""
+    config = ConsumerConfig(header_keys=header_keys, check_crcs=check_crcs)
+
+    def read(partitions: int, key: bytes, crc: int | None) -> object:
+        records = batch([record(0, key=b"k", headers=[(key, b"v")])], base_offset=1, crc=crc)
+        data = PartitionData(
+            partition_index=0,
+            error_code=ErrorCode.NONE,
+            high_watermark=2,
+            aborted_transactions=None,
+            records=memoryview(records),
+        )
+        state = PartitionState(TopicPartition("t", 0), 1, ENDLESS, 1)
+        state.position.receive(RecordSetEnd(2, 0))
+        [decoded, *_] = decode_group([ReceivedRecords(state, data, 0)] * partitions, config, columns)
+        try:
+            [piece] = decode_fetched(state.position, data, config, columns, decoded)
+        except CorruptRecordError as error:
+            return str(error)
+        assert (decoded is None) == (partitions == 1)
+        found = piece.columns
+        arrays = (found.key, found.value, found.headers)
+        return offsets_of(found), [None if one is None else one.to_pylist() for one in arrays]
+
+    for key, crc in ((b"a", None), (b"\xff", None), (b"a", 1)):
+        alone = read(1, key, crc)
+        assert isinstance(alone, str) == bool(
+            (check_crcs and crc) or (header_keys is HeaderKeys.STRICT and key == b"\xff")
+        )
+        assert read(2, key, crc) == alone
