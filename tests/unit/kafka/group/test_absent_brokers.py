@@ -81,6 +81,7 @@ def test_looks_that_fail_do_not_keep_a_member_from_its_heartbeats(monkeypatch: p
             heartbeat_interval_ms=50,
             retry_backoff_ms=100_000,
             retry_backoff_max_ms=100_000,
+            request_timeout_ms=2_000,  # a look may take the member's own connection if no other is there
         ) as consumer:
             assert consumer.fetch_record(WITHIN_S) is not None
             cluster[1].on(MetadataRequest, Silence)
