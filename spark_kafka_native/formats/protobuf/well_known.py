@@ -54,7 +54,8 @@ class TimeCodec:
         nanos = nanos.astype(np.int64)
         valid = validity(raw)
         if pa.types.is_duration(self.type):
-            outside = (abs(seconds) > _MAX_DURATION_S) | (abs(nanos) >= 1_000_000_000)
+            outside = (seconds < -_MAX_DURATION_S) | (seconds > _MAX_DURATION_S)
+            outside |= abs(nanos) >= 1_000_000_000
             outside |= ((seconds < 0) & (nanos > 0)) | ((seconds > 0) & (nanos < 0))
             # Toward zero, as the seconds are.
             micros = np.where(nanos < 0, -(-nanos // 1_000), nanos // 1_000)

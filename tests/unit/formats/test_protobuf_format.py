@@ -763,6 +763,7 @@ def test_labels_of_older_protobufs() -> None:
         ("at", 0, -1, False),
         ("took", 315_576_000_000, 0, True),
         ("took", 315_576_000_001, 0, False),
+        ("took", -(2**63), 0, False),
         ("took", -1, -999_999_999, True),
         ("took", -1, 1, False),
         ("took", 1, -1, False),
