@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
@@ -18,7 +18,7 @@ from ..errors import FormatError, SetupError
 from .descriptors import INSTALL, MAX_DESCRIPTOR_BYTES, parse_set
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorSet
 
 MAX_SECONDS: Final = 60.0
 _LOG_LINE: Final = re.compile(r"WARNING: All log messages|[WI][0-9]{4} ")
@@ -55,6 +55,13 @@ extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
 }
 """Registries keep no references for these files, which schemas of Confluent's serializers and Kafka Connect
 import; nor for those of ``google/type``."""
+_ENTRY_OPTION: Final = re.compile(
+    r"""("(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|//[^\n]*|/\*.*?(?:\*/|\Z))"""
+    r"|\boption\s+map_entry\s*=\s*true\s*;",
+    re.DOTALL,
+)
+"""Strings and comments, or the option."""
+_MARK: Final = "_map_entry_"
 
 
 def compile_proto(
@@ -62,14 +69,16 @@ def compile_proto(
 ) -> FileDescriptorSet:
     """The file ``name`` and those that it imports: of ``files``, of ``compiled``, Google's, or Confluent's.
 
-    ``protoc`` runs in a process of its own: the text is a stranger's. Raises `FormatError`, and `SetupError`
-    where that says nothing about the text.
+    ``protoc`` runs in a process of its own: the text is a stranger's. It refuses the option ``map_entry``,
+    which Confluent's registry writes for each map of a schema that came from a descriptor: messages with it
+    are compiled without it, and get it back. Raises `FormatError`, and `SetupError` where that says nothing
+    about the text.
     """
     if sum(map(len, files.values())) > MAX_DESCRIPTOR_BYTES:
         raise FormatError(f"The schema {name} is longer than {MAX_DESCRIPTOR_BYTES} characters")
     with TemporaryDirectory(prefix="spark-kafka-native-") as folder:
         for one, text in files.items():
-            _write(Path(folder, "in"), one, text)
+            _write(Path(folder, "in"), one, _ENTRY_OPTION.sub(_marked, text))
         Path(folder, "in").mkdir(exist_ok=True)
         for one, text in KNOWN_FILES.items():
             _write(Path(folder, "known"), one, text)
@@ -80,7 +89,23 @@ def compile_proto(
             Path(folder, "set").write_bytes(compiled.SerializeToString())
             flags.append(f"--descriptor_set_in={folder}/set")
         _run(name, flags, folder)
-        return parse_set(output.read_bytes(), f"The schema {name}")
+        found = parse_set(output.read_bytes(), f"The schema {name}")
+    for file in found.file:
+        if file.name in files:
+            _set_entries(file.message_type)
+    return found
+
+
+def _marked(found: re.Match[str]) -> str:
+    return found[1] or f"message {_MARK} {{}}"
+
+
+def _set_entries(messages: Iterable[DescriptorProto]) -> None:
+    for one in messages:
+        if [inner.name for inner in one.nested_type] == [_MARK]:
+            one.options.map_entry = True
+            del one.nested_type[:]
+        _set_entries(one.nested_type)
 
 
 def _google_types() -> list[str]:

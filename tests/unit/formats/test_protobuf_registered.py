@@ -187,11 +187,12 @@ def test_records_are_not_bad_because_this_machine_can_not_compile(
     "text",
     [
         "message {",
+        "message M { option map_entry = true; option map_entry = true; }",
         'import "No space left on device.proto";',
         f'import "google/protobuf/descriptor.proto"; extend google.protobuf.FileOptions {{ M m = 50000; }} '
         f"message M {{ M m = 1; }} option (m) = {'{ m: ' * 20_000}{'}' * 20_000};",
     ],
-    ids=["wrong", "import", "crash"],
+    ids=["wrong", "entry", "import", "crash"],
 )
 def test_records_of_a_schema_that_does_not_compile_are_bad(registry: FakeRegistry, text: str) -> None:
     resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
@@ -200,6 +201,47 @@ def test_records_of_a_schema_that_does_not_compile_are_bad(registry: FakeRegistr
     decoded = decoder.decode(pa.array([frame_id(3) + b"\0", frame_id(1) + b"\0"]))
     assert decoded.bad.rows == (0,)
     assert "can't be compiled" in decoded.bad.reasons[0]
+
+
+ENTRIES = """// Proto schema formatted by Wire, do not edit.
+syntax = "proto3";
+package r;
+
+message Order {
+  repeated .r.Order.StockEntry stock = 1;
+
+  message StockEntry {
+    option map_entry = true;
+  %s
+    string key = 1;
+    int32 value = 2;
+  }
+  message Line {
+    int32 n = 1;
+  }
+}
+"""
+
+
+def test_maps_whose_entries_stand_in_the_text(registry: FakeRegistry) -> None:
+    """As Confluent's registry writes schemas that were registered as descriptors."""
+    other = """/* option map_entry = true; " */ option deprecated = true; // option map_entry = true; '"""
+    for id, text in (
+        (1, 'syntax = "proto3"; package r; message Order { map<string, int32> stock = 1; }'),
+        (2, ENTRIES % ""),
+        (3, ENTRIES % other),
+    ):
+        registry.schemas[id] = RegisteredSchema(type="PROTOBUF", text=text, id=id)
+    given = {"topic": "orders", "payload": "value"}
+    resolved = ProtobufFormat().resolve_read(given)
+    assert str(resolved.type) == "struct<stock: map<string, int32>>"
+    payloads = [frame_id(id) + b"\0\x0a\x05\x0a\x01k\x10\x07" for id in (1, 2, 3)]
+    decoded = ProtobufFormat().decoder(resolved.type, resolved.settings).decode(pa.array(payloads))
+    assert decoded.bad.reasons == ()
+    assert decoded.array.to_pylist() == [{"stock": [("k", 7)]}] * 3
+    written = ProtobufFormat().resolve_write(resolved.type, given)
+    encoder = ProtobufFormat().encoder(resolved.type, written.settings)
+    assert encoder.encode(decoded.array).to_pylist() == [payloads[-1]] * 3
 
 
 def test_indexes_that_break_off_do_not_go_on_in_the_next_record(registry: FakeRegistry) -> None:
