@@ -96,13 +96,20 @@ def compile_proto(
     return found
 
 
+def is_synthetic(message: DescriptorProto) -> bool:
+    """True for the entry of a ``map<>``, which does not stand in the text. Only in files that were text."""
+    return _MARK in message.reserved_name
+
+
 def _marked(found: re.Match[str]) -> str:
     return found[1] or f"message {_MARK} {{}}"
 
 
 def _set_entries(messages: Iterable[DescriptorProto]) -> None:
     for one in messages:
-        if [inner.name for inner in one.nested_type] == [_MARK]:
+        if one.options.map_entry:
+            one.reserved_name.append(_MARK)
+        elif [inner.name for inner in one.nested_type] == [_MARK]:
             one.options.map_entry = True
             del one.nested_type[:]
         _set_entries(one.nested_type)

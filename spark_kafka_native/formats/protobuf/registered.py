@@ -6,7 +6,7 @@ import base64
 import binascii
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,12 +18,12 @@ from ..arrays import binaries, hide, offsets_and_data, validity
 from ..errors import FormatError, SetupError
 from ..format import BadRows, Decoded, Decoder
 from ..registry import RegisteredSchema, SchemaRegistry, frame_to_write, schema_to_read, schema_to_write
-from .compile import KNOWN_FILES, compile_proto
+from .compile import KNOWN_FILES, compile_proto, is_synthetic
 from .descriptors import find_message, in_order
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 LANGUAGE: Final = "PROTOBUF"
 _MAX_INDEXES: Final = 32
@@ -50,7 +50,7 @@ def message_to_write(
     schema = schema_to_write(registry, settings, LANGUAGE, text, record)
     name = settings.get("message") if own is None else own.full_name
     found = _message(schema, name)
-    return found, frame_to_write(schema, settings) + _indexes(_path_of(found))
+    return found, frame_to_write(schema, settings) + _indexes(_path_of(schema, found.full_name))
 
 
 def _text(own: Descriptor) -> str:
@@ -69,16 +69,30 @@ def _message(schema: RegisteredSchema, name: str | None) -> Descriptor:
     return find_message(_files(schema), name or first)
 
 
-def message_at(schema: RegisteredSchema, path: Path) -> str | None:
-    """The full name of the message at ``path``; None if there is none. Raises `FormatError`."""
+def messages_at(schema: RegisteredSchema, path: Path) -> list[str]:
+    """The full names of the messages that ``path`` may mean. Raises `FormatError`.
+
+    There may be two: Confluent's Java clients count the messages that stand in the schema's text, those for
+    Python, .NET and Go the entries of each ``map<>``, too.
+    """
+    found = (_message_at(schema, path, counts_all) for counts_all in (False, True))
+    return list(dict.fromkeys(name for name in found if name is not None))
+
+
+def _message_at(schema: RegisteredSchema, path: Path, counts_all: bool) -> str | None:
     main = _main_file(schema)
-    names, messages = [main.package] if main.package else [], main.message_type
+    names, messages = [main.package] if main.package else [], list(main.message_type)
     for index in path:
-        if not 0 <= index < len(messages):
+        counted = messages if counts_all else _in_text(messages)
+        if not 0 <= index < len(counted) or is_synthetic(counted[index]):
             return None
-        names.append(messages[index].name)
-        messages = messages[index].nested_type
+        names.append(counted[index].name)
+        messages = list(counted[index].nested_type)
     return ".".join(names)
+
+
+def _in_text(messages: Iterable[DescriptorProto]) -> list[DescriptorProto]:
+    return [one for one in messages if not is_synthetic(one)]
 
 
 def _main_file(schema: RegisteredSchema) -> FileDescriptorProto:
@@ -128,11 +142,17 @@ def _parse(text: str) -> FileDescriptorProto | None:
     return file
 
 
-def _path_of(message: Descriptor) -> Path:
-    outer = message.containing_type
-    if outer is None:
-        return (list(message.file.message_types_by_name).index(message.name),)
-    return (*_path_of(outer), [one.name for one in outer.nested_types].index(message.name))
+def _path_of(schema: RegisteredSchema, name: str) -> Path:
+    """Where the message ``name`` stands in the text of ``schema``, as Java's deserializer looks it up."""
+    main = _main_file(schema)
+    path, messages = [], _in_text(main.message_type)
+    for part in name.removeprefix(f"{main.package}.").split("."):
+        names = [one.name for one in messages]
+        if part not in names:
+            raise FormatError(f"{schema.shown} only imports the message {name}: it can't be written")
+        path.append(names.index(part))
+        messages = _in_text(messages[path[-1]].nested_type)
+    return tuple(path)
 
 
 def _indexes(path: Path) -> bytes:
@@ -224,10 +244,15 @@ class IndexedDecoder:
         if path not in self._refusals:
             if len(self._refusals) > 1_000:
                 self._refusals.clear()
-            found = message_at(self._schema, path)
-            what = f"a message {found}" if found else f"a message with the indexes {list(path)}"
-            self._refusals[path] = None if found == self._name else f"it is {what}, not {self._name}"
+            self._refusals[path] = _refusal(messages_at(self._schema, path), path, self._name)
         return self._refusals[path]
+
+
+def _refusal(found: list[str], path: Path, name: str) -> str | None:
+    if len(found) > 1:
+        return f"its indexes {list(path)} mean a message {found[0]}, or {found[1]} if entries of maps count"
+    what = found[0] if found else f"with the indexes {list(path)}"
+    return None if what == name else f"it is a message {what}, not {name}"
 
 
 def _by_head(payloads: pa.Array) -> Iterator[tuple[npt.NDArray[np.int64], bytes]]:

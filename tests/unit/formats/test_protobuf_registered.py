@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from spark_kafka_native.formats.errors import SetupError
+from spark_kafka_native.formats.errors import FormatError, SetupError
 from spark_kafka_native.formats.protobuf import protobuf_format, registered
 from spark_kafka_native.formats.protobuf.compile import compile_proto
 from spark_kafka_native.formats.protobuf.protobuf_format import ProtobufFormat
@@ -203,6 +203,11 @@ def test_records_of_a_schema_that_does_not_compile_are_bad(registry: FakeRegistr
     assert "can't be compiled" in decoded.bad.reasons[0]
 
 
+def _binary(name: str, sources: dict[str, str]) -> str:
+    [file] = [one for one in compile_proto(name, sources).file if one.name == name]
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
 ENTRIES = """// Proto schema formatted by Wire, do not edit.
 syntax = "proto3";
 package r;
@@ -242,6 +247,72 @@ def test_maps_whose_entries_stand_in_the_text(registry: FakeRegistry) -> None:
     written = ProtobufFormat().resolve_write(resolved.type, given)
     encoder = ProtobufFormat().encoder(resolved.type, written.settings)
     assert encoder.encode(decoded.array).to_pylist() == [payloads[-1]] * 3
+
+
+MAPS = """syntax = "proto3"; package r; message Order { map<string, int32> stock = 1;
+  message A { int32 n = 1; } map<string, A> by_name = 2; message B { int32 n = 1; }
+  message C { int32 n = 1; map<string, int32> more = 2; message Inner { int32 n = 1; } } }"""
+BOTH = "its indexes [0, 1] mean a message r.Order.B, or r.Order.A if entries of maps count"
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "reasons"),
+    [
+        ("r.Order.A", [(0, 0)], {(0, 1): BOTH, (0, 2): "it is a message r.Order.C, not r.Order.A"}),
+        (
+            "r.Order.B",
+            [(0, 3)],
+            {(0, 1): BOTH, (0, 5): "it is a message with the indexes [0, 5], not r.Order.B"},
+        ),
+        ("r.Order.C", [(0, 2), (0, 4)], {(0, 0): "it is a message r.Order.A, not r.Order.C"}),
+        (
+            "r.Order.C.Inner",
+            [(0, 2, 0), (0, 4, 1)],
+            {(0, 2): "it is a message r.Order.C, not r.Order.C.Inner"},
+        ),
+    ],
+)
+def test_entries_of_maps_count_or_not(
+    registry: FakeRegistry, name: str, read: list[tuple[int, ...]], reasons: dict[tuple[int, ...], str]
+) -> None:
+    """Java counts what stands in the text, others the entries of maps, too: A was read as B."""
+    registry.schemas[2] = RegisteredSchema(type="PROTOBUF", text=MAPS, id=2)
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": name})
+    decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
+    payloads = [frame_id(2) + _indexes(path) + b"\x08\x05" for path in (*read, *reasons)]
+    decoded = decoder.decode(pa.array(payloads))
+    assert [row and row["n"] for row in decoded.array.to_pylist()] == [5] * len(read) + [None] * len(reasons)
+    assert decoded.bad.reasons == tuple(reasons.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "path"),
+    [
+        (MAPS, "A", (0, 0)),
+        (MAPS, "B", (0, 1)),
+        (MAPS, "C.Inner", (0, 2, 0)),
+        (ENTRIES % "", "Line", (0, 1)),
+        (_binary("a.proto", {"a.proto": ENTRIES % ""}), "Line", (0, 1)),
+    ],
+    ids=["first", "second", "within", "entries in the text", "descriptor"],
+)
+def test_indexes_are_written_as_java_counts(
+    registry: FakeRegistry, text: str, name: str, path: tuple[int, ...]
+) -> None:
+    registry.schemas[2] = RegisteredSchema(type="PROTOBUF", text=text, id=2)
+    given = {"topic": "orders", "payload": "value", "message": f"r.Order.{name}"}
+    kind = pa.struct([("n", pa.int32())])
+    encoder = ProtobufFormat().encoder(kind, ProtobufFormat().resolve_write(kind, given).settings)
+    assert encoder.encode(pa.array([{"n": 5}], kind)).to_pylist() == [
+        frame_id(2) + _indexes(path) + b"\x08\x05"
+    ]
+
+
+def test_an_imported_message_is_not_written_as_one_of_the_file(registry: FakeRegistry) -> None:
+    """No indexes name it: with those in its own file it was read as another one."""
+    given = {"topic": "orders", "payload": "value", "message": "s.Item"}
+    with pytest.raises(FormatError, match="only imports the message"):
+        ProtobufFormat().resolve_write(pa.struct([("sku", pa.string())]), given)
 
 
 def test_indexes_that_break_off_do_not_go_on_in_the_next_record(registry: FakeRegistry) -> None:
@@ -347,11 +418,6 @@ def test_schemas_that_are_descriptors(registry: FakeRegistry, binary: tuple[str,
         registry.schemas[id] = RegisteredSchema(type="PROTOBUF", text=main, id=id, references=references)
     resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
     assert str(resolved.type) == "struct<id: int32, item: struct<sku: string>>"
-
-
-def _binary(name: str, sources: dict[str, str]) -> str:
-    [file] = [one for one in compile_proto(name, sources).file if one.name == name]
-    return base64.b64encode(file.SerializeToString()).decode()
 
 
 @pytest.mark.parametrize("path", [(0,), (1,), (63,), (64,), (0, 0), (3, 2, 1), (2**20,)])
