@@ -87,7 +87,7 @@ def match_branches(written: tuple[AvroType, ...], branches: tuple[AvroType, ...]
     read as: one of the same type and name, else the first that it can be promoted to.
 
     An alias renames the writer's type, but not if the writer has the branch of the new name too. Namespaces
-    count only where there is a choice.
+    count only where there is a choice, and names of records only where one side has several.
     """
     names = [(one.kind, one.name, one) for one in branches]
     names += [(one.kind, alias, one) for one in branches for alias in one.aliases]
@@ -104,8 +104,13 @@ def match_branches(written: tuple[AvroType, ...], branches: tuple[AvroType, ...]
                 if whole[key].name == key[1]:
                     without.append(whole[key])
     whole |= renamed
+    allowed = dict(PROMOTIONS)
+    if _records(written) == _records(branches) == 1:
+        allowed["record"] = ("record",)
     return [
-        whole.get((one.kind, one.name)) or short.get((one.kind, _short(one.name))) or _promoted(one, branches)
+        whole.get((one.kind, one.name))
+        or short.get((one.kind, _short(one.name)))
+        or next((branch for branch in branches if branch.kind in allowed.get(one.kind, ())), None)
         for one in written
     ]
 
@@ -114,9 +119,8 @@ def _short(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _promoted(written: AvroType, branches: tuple[AvroType, ...]) -> AvroType | None:
-    allowed = PROMOTIONS.get(written.kind, ())
-    return next((branch for branch in branches if branch.kind in allowed), None)
+def _records(types: tuple[AvroType, ...]) -> int:
+    return sum(one.kind == "record" for one in types)
 
 
 def same_name(written: AvroType, read: AvroType) -> bool:

@@ -328,6 +328,22 @@ def test_a_record_is_the_branch_of_its_name(
     assert {name for name, value in row.items() if value is not None} == {member}
 
 
+def test_the_only_record_of_a_union_may_have_another_name(kernel: AvroKernel) -> None:
+    """As outside of unions; of several records the writer's name says which one it is."""
+    address, other, number = (record((field, "int"), name=name) for field, name in ("xA", "xB", "yC"))
+    for written, data in ((address, b"\x02"), (["null", address], b"\x02\x02")):
+        assert decode(kernel, [data], written, ["null", other]).array.to_pylist() == [{"x": 1}]
+    for branches, reason in (
+        (["null", number], "`y` is not in the schema"),
+        ([other, number], "written as A; it can't be read as union"),
+    ):
+        with pytest.raises(FormatError, match=reason):
+            decode(kernel, [b"\x02"], address, branches)
+    decoded = decode(kernel, [b"\x00\x02", b"\x02\x02"], [address, other], ["null", other])
+    assert decoded.array.to_pylist() == [None, {"x": 1}]
+    assert decoded.bad.rows == (0,)
+
+
 def test_an_alias_renames_the_branch_of_the_writer(kernel: AvroKernel) -> None:
     def union(*branches: tuple[str, ...]) -> list[Any]:
         return [record(("v", "int"), name=name) | {"aliases": aliases} for name, *aliases in branches]
