@@ -36,8 +36,10 @@ class ClusterMoment:
 
 def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     """Look at these topics, or at all that are not internal, and at the groups that read them. What a part of
-    the cluster does not answer is among the ``problems``. Raises `KafkaError` if nothing can be seen.
+    the cluster does not answer is among the ``problems``. Raises `KafkaError` if no topic can be seen, or no
+    broker lists its groups.
     """
+    from ..kafka.admin.groups import list_groups_of_each_broker
     from ..kafka.cluster.coordinators import find_coordinators
     from ..kafka.cluster.offsets import MISSING_MS, try_offsets
     from ..kafka.cluster.router import CoordinatorKey
@@ -61,9 +63,11 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     moment.problems += [str(error) for error in failed.values()]
     moment.brokers = len(admin.router.snapshot.brokers)
     moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
+    listed, unheard = list_groups_of_each_broker(admin.router, admin.router.deadline())
+    moment.problems += [str(error) for error in unheard.values()]
     groups = {
         CoordinatorKey.group(group.group_id): group
-        for group in admin.list_groups()
+        for group in listed
         if group.type not in ("share", "streams")
     }
     find_coordinators(admin.router, list(groups), admin.router.deadline(MISSING_MS))

@@ -7,11 +7,15 @@ import shutil
 import sys
 import time
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..kafka.errors import KafkaError
 from .cluster_moment import ClusterMoment, look_at_cluster
 from .options import add_connection_options, add_json_option, connect, number
 from .output import BOLD, PLAIN, bold, counted, on_terminal, print_json, table
+
+if TYPE_CHECKING:
+    from ..kafka.admin.admin import Admin
 
 _INTERVAL_S = 2.0
 _TOPIC_COLUMNS = ("topic", "partitions", "end_offsets", "records_per_s")
@@ -56,9 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
             shown = 0
             while arguments.count is None or shown < arguments.count:
                 time.sleep(arguments.interval)  # a view shows the changes in this time
-                now = look_at_cluster(admin, arguments.names)
+                now = _look_again(admin, arguments.names)
                 _show(now, before, arguments.json, live)
-                before, shown = now, shown + 1
+                before, shown = now if now.brokers else before, shown + 1
         finally:
             if live:
                 sys.stdout.write(_SHOW)
@@ -76,16 +80,26 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _look_again(admin: Admin, names: list[str]) -> ClusterMoment:
+    """A look that fails is a moment with nothing but a problem: a live view outlasts an outage."""
+    try:
+        return look_at_cluster(admin, names)
+    except KafkaError as error:
+        return ClusterMoment(at=time.monotonic(), problems=[str(error)])
+
+
 def _show(now: ClusterMoment, before: ClusterMoment, as_json: bool, live: bool) -> None:
     topics, groups = topic_rows(now, before), group_rows(now, before)
     if as_json:
         print_json({"brokers": now.brokers, "topics": topics, "groups": groups, "problems": now.problems})
         sys.stdout.flush()
         return
-    numbers = {"broker": now.brokers, "topic": len(topics), "group": len(groups)}
-    heading = ", ".join(counted(count, noun) for noun, count in numbers.items())
-    lines = [bold(heading), "", *table(_TOPIC_COLUMNS, topics), "", *table(_GROUP_COLUMNS, groups)]
-    lines += [f"! {problem}" for problem in now.problems]
+    lines = [f"! {problem}" for problem in now.problems]
+    if now.brokers:  # none in a look that has failed
+        numbers = {"broker": now.brokers, "topic": len(topics), "group": len(groups)}
+        heading = ", ".join(counted(count, noun) for noun, count in numbers.items())
+        tables = ["", *table(_TOPIC_COLUMNS, topics), "", *table(_GROUP_COLUMNS, groups)]
+        lines = [bold(heading), *tables, *lines]
     if live:
         size = shutil.get_terminal_size()
         kept = [cut_line(line, size.columns) for line in lines[: size.lines - 1]]

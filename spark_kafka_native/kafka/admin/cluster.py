@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..cluster.fan_out import ask_every_broker
 from ..error_code import ErrorCode
 from ..model import Broker, TopicPartition
 from ..protocol.api.cluster import (
     AlterPartitionReassignmentsRequest,
     DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
     DescribeLogDirsResult,
     ElectionTopic,
     ElectLeadersRequest,
@@ -83,13 +85,13 @@ class ClusterAdmin(AdminFamily):
         """The log directories of every broker, with their replicas. Raises `BrokerError`."""
         limit = self._limit(timeout)
 
-        def ask(node_id: int) -> list[LogDir]:
-            response = self._router.send_to(node_id, DescribeLogDirsRequest(topics=None), limit)
+        def read(node_id: int, response: DescribeLogDirsResponse) -> list[LogDir]:
             outcome = ItemResult(f"broker {node_id}", response.error_code)
             refuse(outcome, "describing log directories of", "Describe")
             return [_log_dir(node_id, result) for result in response.results]
 
-        return self._ask_every_broker(ask, "log directories", limit)
+        request = DescribeLogDirsRequest(topics=None)
+        return ask_every_broker(self._router, request, read, what="log directories", deadline=limit)[0]
 
     def reassign(
         self, replicas: Mapping[TopicPartition, Sequence[int] | None], timeout: Timeout = None

@@ -28,7 +28,6 @@ from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline, Timeout
 
 R = TypeVar("R", bound=Response)
-T = TypeVar("T")
 
 BROKER_SHARE = 0.8
 """The share of the remaining time that a broker may spend on a request, so that its response arrives in
@@ -107,19 +106,6 @@ class AdminFamily:
         for node_id, error in ask_each_broker(self._router, led, ask, take, limit).items():
             failed.update(dict.fromkeys(led[node_id], error))
         return failed
-
-    def _ask_every_broker(self, ask: Callable[[int], Iterable[T]], what: str, deadline: Deadline) -> list[T]:
-        """The results of ``ask`` for each broker of the cluster, each retried until it answers."""
-        self._router.metadata((), refresh=True, deadline=deadline)
-        found: list[T] = []
-        for node_id in sorted(self._router.snapshot.brokers):
-            answer = self._router.retry(
-                lambda node_id=node_id: list(ask(node_id)),  # type: ignore[misc]
-                what=f"{what} of broker {node_id}",
-                deadline=deadline,
-            )
-            found.extend(answer)
-        return found
 
     def _settle(
         self,

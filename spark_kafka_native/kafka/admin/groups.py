@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..cluster import offsets
 from ..cluster.coordinators import ask_coordinator, find_coordinator, send_to_coordinator
+from ..cluster.fan_out import ask_every_broker
 from ..cluster.offsets import list_bounds, list_offsets_of_each, resolve_offsets
-from ..cluster.router import CoordinatorKey
+from ..cluster.router import CoordinatorKey, Router
 from ..cluster.split_commit import split_commit
 from ..error_code import ErrorCode
 from ..errors import (
@@ -37,6 +39,7 @@ from ..protocol.api.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
+    ListGroupsResponse,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
@@ -182,6 +185,39 @@ def _flat(topics: Iterable[tuple[str, Iterable[int]]]) -> tuple[TopicPartition, 
     )
 
 
+def list_groups_of_each_broker(
+    router: Router, deadline: Deadline
+) -> tuple[list[GroupListing], dict[int, KafkaError]]:
+    """As `GroupAdmin.list_groups`, but return the groups that were found and the other brokers' failures.
+
+    A broker that does not answer is asked again for `MISSING_MS`. Raises as `list_groups` if none answers.
+    """
+    return _list_groups(router, ListGroupsRequest(), deadline, give_up_after_ms=offsets.MISSING_MS)
+
+
+def _list_groups(
+    router: Router, request: ListGroupsRequest, deadline: Deadline, give_up_after_ms: float = float("inf")
+) -> tuple[list[GroupListing], dict[int, KafkaError]]:
+    def read(node_id: int, response: ListGroupsResponse) -> list[GroupListing]:
+        refuse(ItemResult(f"broker {node_id}", response.error_code), "listing groups of", "Describe")
+        return [
+            GroupListing(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                state=group.group_state,
+                type=group.group_type.lower(),
+            )
+            for group in response.groups
+        ]
+
+    listed, failed = ask_every_broker(
+        router, request, read, what="listing groups", deadline=deadline, give_up_after_ms=give_up_after_ms
+    )
+    # By name: if a coordinator moves while the brokers are asked, two of them list its groups.
+    found = {group.group_id: group for group in listed}
+    return [group for _, group in sorted(found.items())], failed
+
+
 _HAS_MEMBERS = frozenset(
     (
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -212,22 +248,7 @@ class GroupAdmin(AdminFamily):
             states_filter=names_of(states, "states"), types_filter=names_of(types, "types")
         )
 
-        def ask(node_id: int) -> list[GroupListing]:
-            response = self._router.send_to(node_id, request, limit)
-            refuse(ItemResult(f"broker {node_id}", response.error_code), "listing groups of", "Describe")
-            return [
-                GroupListing(
-                    group_id=group.group_id,
-                    protocol_type=group.protocol_type,
-                    state=group.group_state,
-                    type=group.group_type.lower(),
-                )
-                for group in response.groups
-            ]
-
-        # By name: if a coordinator moves while the brokers are asked one by one, two of them list its groups.
-        found = {group.group_id: group for group in self._ask_every_broker(ask, "listing groups", limit)}
-        return [group for _, group in sorted(found.items())]
+        return _list_groups(self._router, request, limit)[0]
 
     def describe_groups(
         self, group_ids: Collection[str], timeout: Timeout = None

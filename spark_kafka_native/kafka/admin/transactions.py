@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..cluster import offsets
 from ..cluster.coordinators import send_to_coordinator
-from ..cluster.fan_out import ask_each_partition
+from ..cluster.fan_out import ask_each_partition, ask_every_broker
 from ..cluster.router import CoordinatorKey
 from ..error_code import ErrorCode
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
@@ -20,6 +20,7 @@ from ..protocol.api.transaction_admin import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,
+    ListTransactionsResponse,
     ProducerState,
     TopicRequest,
     WritableTxnMarker,
@@ -97,8 +98,7 @@ class TransactionAdmin(AdminFamily):
             state_filters=names_of(states, "states"), producer_id_filters=list(producer_ids)
         )
 
-        def ask(node_id: int) -> list[TransactionListing]:
-            response = self._router.send_to(node_id, request, limit)
+        def read(node_id: int, response: ListTransactionsResponse) -> list[TransactionListing]:
             refuse(
                 ItemResult(f"broker {node_id}", response.error_code), "listing transactions of", "Describe"
             )
@@ -114,7 +114,7 @@ class TransactionAdmin(AdminFamily):
             ]
 
         # By id, as in `list_groups`.
-        listed = self._ask_every_broker(ask, "listing transactions", limit)
+        listed, _ = ask_every_broker(self._router, request, read, what="listing transactions", deadline=limit)
         return [one for _, one in sorted({one.transactional_id: one for one in listed}.items())]
 
     def describe_transactions(
@@ -207,7 +207,7 @@ class TransactionAdmin(AdminFamily):
             if producer.transaction_start_offset is not None and producer.last_timestamp_ms <= before_ms
         ]
         hanging = open_ones
-        # Twice: the brokers are asked one after the other, and a coordinator that moves to one that was asked
+        # Twice: the brokers answer one after the other, and a coordinator that moves to one that was asked
         # already is not found.
         for _ in range(2):
             hanging = self._unknown_to_coordinators(hanging, limit) if hanging else []

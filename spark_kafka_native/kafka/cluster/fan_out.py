@@ -6,16 +6,23 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from ..errors import ClientClosedError, KafkaError
 from ..model import TopicPartition
 from ..network.connection import Connection
+from ..network.pending_response import PendingResponse
+from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline
 from .router import Router
 
 P = TypeVar("P")
+R = TypeVar("R", bound=Response)
+T = TypeVar("T")
+K = TypeVar("K")
+A = TypeVar("A")
 
 
 def ask_each_broker(
@@ -96,7 +103,45 @@ def _start(
     return threads, node_ids[len(threads) :]
 
 
-A = TypeVar("A")
+def ask_every_broker(
+    router: Router,
+    request: Request[R],
+    read: Callable[[int, R], Iterable[T]],
+    *,
+    what: str,
+    deadline: Deadline,
+    give_up_after_ms: float = float("inf"),
+) -> tuple[list[T], dict[int, KafkaError]]:
+    """The results of ``read`` for the response of each broker of the cluster, in the order of their ids. A
+    broker that does not answer is asked again until it has left the cluster.
+
+    ``give_up_after_ms`` means the same as in `ask_each_partition`; no attempt takes longer.
+    """
+    wanted = sorted(router.metadata((), refresh=True, deadline=deadline).brokers)
+
+    def ask(_missing: list[int], found: dict[int, list[T]]) -> dict[int, KafkaError]:
+        limit, brokers = deadline.within_ms(give_up_after_ms), router.snapshot.brokers
+        if not brokers.keys() >= set(wanted):
+            # Others have the coordinators of a broker that has left, and may have answered before.
+            wanted[:] = sorted(brokers)
+            found.clear()
+
+        def submit(_node_id: int, connection: Connection) -> PendingResponse[R]:
+            return connection.submit(request, deadline=limit)
+
+        def take(node_id: int, pending: PendingResponse[R]) -> None:
+            response = pending.result(router.config.request_timeout_ms, limit)
+            found[node_id] = list(read(node_id, response))
+
+        unheard = [node_id for node_id in wanted if node_id not in found]
+        return ask_each_broker(router, unheard, submit, take, limit)
+
+    def refresh(_: KafkaError) -> None:
+        router.refresh((), deadline)
+
+    retry = partial(router.retry, what=what, deadline=deadline, between=refresh)
+    found, failures = _ask_each(retry, wanted, ask, give_up_after_ms)
+    return [one for node_id in wanted for one in found.get(node_id, ())], failures
 
 
 def ask_each_partition(
@@ -114,24 +159,34 @@ def ask_each_partition(
     With ``give_up_after_ms`` the retries end after this time if any partition has a response: the errors of
     the others are returned with it. Otherwise the first error is raised.
     """
-    found: dict[TopicPartition, A] = {}
-    failures: dict[TopicPartition, KafkaError] = {}
+    retry = partial(router.retry, what=what, deadline=deadline, topics={tp.topic for tp in wanted})
+    return _ask_each(retry, wanted, ask, give_up_after_ms)
+
+
+def _ask_each(
+    retry: Callable[[Callable[[], None]], None],
+    wanted: Collection[K],
+    ask: Callable[[list[K], dict[K, A]], dict[K, KafkaError]],
+    give_up_after_ms: float,
+) -> tuple[dict[K, A], dict[K, KafkaError]]:
+    found: dict[K, A] = {}
+    failures: dict[K, KafkaError] = {}
     patient = Deadline.after_ms(give_up_after_ms)
 
     def attempt() -> None:
-        failed = ask([tp for tp in wanted if tp not in found], found)
+        failed = ask([one for one in wanted if one not in found], found)
         failures.clear()  # only now: if `ask` raises, those of the attempt before are returned
         failures.update(failed)
         if failures and not (found and patient.expired):
             raise next(iter(failures.values()))
 
     try:
-        router.retry(attempt, what=what, deadline=deadline, topics={tp.topic for tp in wanted})
+        retry(attempt)
     except ClientClosedError:
         raise
     except KafkaError as error:
         if not found or give_up_after_ms == float("inf"):
             raise
         # `ask` may have raised it before it came to some of them.
-        return found, {tp: failures.get(tp, error) for tp in wanted if tp not in found}
-    return found, {tp: error for tp, error in failures.items() if tp not in found}
+        return found, {one: failures.get(one, error) for one in wanted if one not in found}
+    return found, {one: error for one, error in failures.items() if one not in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -25,11 +26,13 @@ from spark_kafka_native.cli.exporter import WatchedCluster, _address
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.cli.top import group_rows, topic_rows
 from spark_kafka_native.kafka import Admin, GroupConsumer
+from spark_kafka_native.kafka.admin import groups
+from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.cluster.router import CoordinatorKey
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
-from spark_kafka_native.testing import MockBroker
+from spark_kafka_native.testing import MockBroker, MockRequest
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -161,13 +164,81 @@ def test_groups_that_answer_do_not_wait_for_others(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cluster_moment, "time", SimpleNamespace(monotonic=lambda: now[0]))
     names = ["one", "silent 1", "silent 2", "two", "silent 3", "other broker", "silent other"]
     with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
-        monkeypatch.setattr(admin, "list_groups", lambda: [listed(name) for name in names])
+        given_groups = [listed(name) for name in names]
+        monkeypatch.setattr(groups, "list_groups_of_each_broker", lambda *_: (given_groups, {}))
         for name in names:
             admin.router.coordinators.note(CoordinatorKey.group(name), 2 if "other" in name else 1)
         moment = cluster_moment.look_at_cluster(admin, [])
     assert list(moment.groups) == ["one", "two", "other broker"]
     assert moment.problems == ["silent 1", "silent 2", "silent 3", "silent other"]
     assert given == [(name, 0.2 if 2 <= index < 5 else 5.0) for index, name in enumerate(names)]
+
+
+@pytest.mark.parametrize(
+    ("outage", "problem"),
+    [
+        (lambda broker: broker.stop(2, is_noticed=False), "broker 2: cannot connect"),
+        (lambda broker: broker.on("ListGroups", node_id=2, times=None).ignore(), "ListGroups .*: no answer"),
+        (
+            lambda broker: broker.on("ListGroups", node_id=2, times=None).reply(
+                {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+            ),
+            "groups of broker 2: COORDINATOR_LOAD_IN_PROGRESS",
+        ),
+    ],
+    ids=["unreachable", "silent", "loading"],
+)
+def test_a_broker_that_does_not_list_its_groups_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, outage: Callable[[MockBroker], object], problem: str
+) -> None:
+    """It hid all ends and groups, after the whole time of the client."""
+    monkeypatch.setattr(offsets, "MISSING_MS", 1_000)
+    with MockBroker(2) as broker, Admin(broker.bootstrap_servers, default_api_timeout_ms=60_000) as admin:
+        broker.create_topic("t")
+        broker.append("t", [b"a", b"b"])
+        admin.reset_offsets("g", {T0: 1})
+        outage(broker)
+        moment = cluster_moment.look_at_cluster(admin, [])
+    assert (moment.ends, moment.groups) == ({T0: 2}, {"g": {T0: 1}})
+    [said] = moment.problems
+    assert re.search(problem, said)
+
+
+def test_a_look_fails_if_no_broker_lists_its_groups() -> None:
+    """Else each group would be gone at once, and an alert would be reset."""
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("t")
+        broker.on("ListGroups").reply({"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
+        with pytest.raises(BrokerError, match="listing groups of broker 1"):
+            cluster_moment.look_at_cluster(admin, [])
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_look_that_fails_is_a_line_of_top_and_not_its_end(
+    as_json: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The next view shows the changes since the last look that did not fail."""
+    with MockBroker() as broker:
+        broker.create_topic("t")
+
+        def refuse(_: MockRequest) -> dict[str, object]:
+            broker.append("t", [b"a"])
+            return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+
+        broker.on("ListGroups", after=1).reply(refuse)
+        options = ["--json"] if as_json else []
+        assert main(["top", "-c", "2", "-i", "0.1", "-b", broker.bootstrap_servers, *options]) == 0
+    shown = capfd.readouterr().out
+    refused = "listing groups of broker 1: CLUSTER_AUTHORIZATION_FAILED"
+    if not as_json:
+        assert shown.startswith(f"! {refused}")
+        assert "\n\n1 broker, 1 topic, 0 groups\n" in shown
+        return
+    failed, view = [json.loads(line) for line in shown.splitlines()]
+    assert (failed["topics"], failed["groups"]) == ([], [])
+    assert [refused in problem for problem in failed["problems"]] == [True]
+    assert view["problems"] == []
+    assert view["topics"][0]["records_per_s"] > 0
 
 
 def test_a_topic_that_is_gone_does_not_hide_the_others_that_were_named() -> None:

@@ -13,7 +13,6 @@ from support.brokers.scripted_broker import Log, ScriptedCluster
 
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.admin.admin import Admin
-from spark_kafka_native.kafka.admin.groups import GroupListing
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
@@ -28,6 +27,7 @@ from spark_kafka_native.kafka.protocol.api.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from spark_kafka_native.kafka.protocol.api.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -73,8 +73,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
     """The second partition of a has no leader; a group has committed in both."""
     monkeypatch.setattr(offsets, "MISSING_MS", 100)
     monkeypatch.setattr(Admin, "group_offsets", lambda *_: {tp: OffsetToCommit(offset=1) for tp in (A0, A1)})
-    group = GroupListing(group_id="g", protocol_type="consumer", state="Empty", type="classic")
-    monkeypatch.setattr(Admin, "list_groups", lambda *_, **__: [group])
     with ScriptedCluster(1) as running:
         running.create("a", partitions=2)
         running.logs[A0].append([b"0", b"1", b"2"])
@@ -84,6 +82,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
             throttle_time_ms=0, error_code=ErrorCode.NONE, unknown_state_filters=[], transaction_states=[]
         )
         running[1].on(ListTransactionsRequest, lambda *_: nothing)
+        group = ListedGroup(group_id="g", protocol_type="consumer", group_state="Empty")
+        running[1].on(ListGroupsRequest, ListGroupsResponse(error_code=ErrorCode.NONE, groups=[group]))
         yield running
 
 
@@ -180,11 +180,12 @@ def test_a_transaction_whose_coordinator_moves_while_brokers_are_asked_does_not_
     homes: list[int],
 ) -> None:
     """Aborting it would take a part of its records away. Another one hangs: the brokers are asked again."""
-    left = iter(homes)  # where its coordinator is at each request, to the brokers 1, 2, 1, 2
+    # The node id of its coordinator at each request; the two brokers are asked twice, at the same time.
+    left = {1: iter(homes[::2]), 2: iter(homes[1::2])}
 
     def listed(request: MockRequest) -> dict[str, object]:
         state = {"transactional_id": "live", "producer_id": 7, "transaction_state": "Ongoing"}
-        return {"transaction_states": [state] if request.node_id == next(left) else []}
+        return {"transaction_states": [state] if request.node_id == next(left[request.node_id]) else []}
 
     with MockBroker(2) as broker:
         broker.create_topic("a")
@@ -203,7 +204,7 @@ def test_a_transaction_whose_coordinator_moves_while_brokers_are_asked_does_not_
         broker.on("DescribeTransactions", times=None).reply({"transaction_states": [state]})
         with Admin(broker.bootstrap_servers, default_api_timeout_ms=10_000) as admin:
             assert [one.producer.producer_id for one in admin.hanging_transactions(["a"])] == [9]
-        assert next(left, None) is None
+        assert [next(one, None) for one in left.values()] == [None, None]
 
 
 def test_transactions_are_looked_for_in_partitions_that_were_just_added(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -1089,6 +1090,32 @@ def test_a_broker_that_has_just_started_is_one_of_all_brokers(
     assert names(admin) == ["of broker 1"]
     there.add(2)
     assert names(admin) == ["of broker 1", "of broker 2"]
+
+
+def test_a_broker_that_leaves_the_cluster_meanwhile_is_not_waited_for(
+    cluster: ScriptedCluster, admin: Admin
+) -> None:
+    """Its groups are on another broker then, which had answered without them."""
+    there, groups = only_broker_1(cluster), list[dict[str, object]]()
+    there.add(2)
+    has_answered = threading.Event()
+
+    def first(_: MockRequest) -> dict[str, object]:
+        try:
+            return {"groups": list(groups)}
+        finally:
+            has_answered.set()
+
+    def second(_: MockRequest) -> dict[str, object]:
+        assert has_answered.wait(60)
+        groups.append({"group_id": "g"})
+        there.discard(2)
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+    cluster.mock.on("ListGroups", node_id=1, times=None).reply(first)
+    cluster.mock.on("ListGroups", node_id=2, times=None).reply(second)
+    assert [one.group_id for one in admin.list_groups()] == ["g"]
+    assert len(cluster[2].requests(ListGroupsRequest)) == 1
 
 
 def test_the_controller_and_the_brokers_are_those_of_now(cluster: ScriptedCluster, admin: Admin) -> None:
