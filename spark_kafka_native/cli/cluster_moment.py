@@ -30,7 +30,7 @@ class ClusterMoment:
     groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
-    """Groups that may not be described have none."""
+    """Groups that may not be described, and those of type ``streams``, have none."""
     problems: list[str] = field(default_factory=list)
 
 
@@ -68,7 +68,7 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     groups = {
         CoordinatorKey.group(group.group_id): group
         for group in listed
-        if group.type not in ("share", "streams")
+        if group.type != "share"  # these commit no offsets
     }
     find_coordinators(admin.router, list(groups), admin.router.deadline(MISSING_MS))
     # Of each coordinator, for all of its groups: those of others must not wait for them.
@@ -110,5 +110,7 @@ def _look_at_group(
     if (only_these and not committed) or (offsets and not read):  # markers have no lag
         return
     moment.groups[name], moment.states[name] = committed, group.state
-    is_empty = group.state == "Empty"
-    moment.members[name] = 0 if is_empty else len(admin.describe_groups([name], timeout_s)[name].members)
+    if group.state == "Empty":
+        moment.members[name] = 0
+    elif group.type != "streams":  # described by another request
+        moment.members[name] = len(admin.describe_groups([name], timeout_s)[name].members)

@@ -369,9 +369,25 @@ def test_a_look_leaves_out_topics_of_kafka_itself_and_groups_that_commit_nothing
         moment = cluster_moment.look_at_cluster(admin, [])
         asked = broker.asked("ListOffsets")
     assert {tp.topic for tp in moment.ends} == {"orders"}
-    assert sorted(moment.groups) == ["c", "d"]
+    assert sorted(moment.groups) == ["c", "d", "x"]
     # Those of an open transaction have been written, too.
     assert {one.fields["isolation_level"] for one in asked} == {0}
+
+
+def test_a_streams_group_has_its_lag_and_no_members() -> None:
+    """Another request describes it; for the requests of other types it does not exist."""
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("t")
+        broker.append("t", [b"a"] * 10)
+        admin.reset_offsets("app", {T0: 3})
+        app = {"group_id": "app", "group_state": "Stable", "group_type": "Streams"}
+        broker.on("ListGroups").reply({"groups": [app]})
+        moment = cluster_moment.look_at_cluster(admin, [])
+        asked = [*broker.asked("ConsumerGroupDescribe"), *broker.asked("DescribeGroups")]
+    assert (moment.groups, moment.states) == ({"app": {T0: 3}}, {"app": "Stable"})
+    assert (moment.members, moment.problems, asked) == ({}, [], [])
+    [row] = group_rows(moment, moment)
+    assert (row["lag"], row["members"]) == (7, None)
 
 
 @pytest.mark.parametrize(("interval", "kept_s"), [("1", 60.0), ("15", 60.0), ("100", 400.0)])
