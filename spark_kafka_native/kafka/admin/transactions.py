@@ -190,30 +190,44 @@ class TransactionAdmin(AdminFamily):
         """Transactions in ``topics`` that are open for longer, and that no coordinator knows: readers of
         committed records wait for them without end.
 
+        Needs Describe on all transactional ids: brokers leave others out of their lists, so that a live
+        transaction looks like one that no coordinator knows. Aborting it would lose a part of its records.
+
         Raises `PartialAnswerError` with those that were found if a partition does not answer, `BrokerError`.
         """
         limit = self._limit(timeout)
         all_of_them = self._all_partitions(names_of(topics, "topics"), limit)
         before_ms = int(time.time() * 1000) - open_for_ms
+        open_ones, failed = self._open_transactions(all_of_them, limit)
+        hanging = [one for one in open_ones if one.producer.last_timestamp_ms <= before_ms]
+        # Twice: the brokers answer one after the other, and a coordinator that moves to one that was asked
+        # already is not found.
+        for _ in range(2):
+            hanging = self._unknown_to_coordinators(hanging, limit) if hanging else []
+        if hanging:  # unless they have ended, or gone on, since their leaders were asked
+            still_open, failed_now = self._open_transactions({one.topic_partition for one in hanging}, limit)
+            hanging = [one for one in hanging if one in still_open]
+            failed |= failed_now
+        if failed:
+            raise PartialAnswerError(hanging, failed)
+        return hanging
+
+    def _open_transactions(
+        self, topic_partitions: Collection[TopicPartition], limit: Deadline
+    ) -> tuple[list[HangingTransaction], dict[TopicPartition, KafkaError]]:
+        """The open transactions of these partitions, and the errors of those that do not answer."""
         failed: dict[TopicPartition, KafkaError] = {}
         try:
-            described = self.describe_producers(all_of_them, limit)
+            described = self.describe_producers(topic_partitions, limit)
         except PartialAnswerError as error:
             described, failed = error.found, error.failed
         open_ones = [
             HangingTransaction(topic_partition=tp, producer=producer)
             for tp, producers in described.items()
             for producer in producers
-            if producer.transaction_start_offset is not None and producer.last_timestamp_ms <= before_ms
+            if producer.transaction_start_offset is not None
         ]
-        hanging = open_ones
-        # Twice: the brokers answer one after the other, and a coordinator that moves to one that was asked
-        # already is not found.
-        for _ in range(2):
-            hanging = self._unknown_to_coordinators(hanging, limit) if hanging else []
-        if failed:
-            raise PartialAnswerError(hanging, failed)
-        return hanging
+        return open_ones, failed
 
     def _unknown_to_coordinators(
         self, open_ones: list[HangingTransaction], limit: Deadline

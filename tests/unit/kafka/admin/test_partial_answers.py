@@ -207,6 +207,55 @@ def test_a_transaction_whose_coordinator_moves_while_brokers_are_asked_does_not_
         assert [next(one, None) for one in left.values()] == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [({}, [7]), ({"current_txn_start_offset": -1}, []), ({"current_txn_start_offset": 9}, [])],
+    ids=["still open", "ended", "another one"],
+)
+def test_a_transaction_that_ends_while_coordinators_are_asked_does_not_hang(
+    after: dict[str, int], found: list[int]
+) -> None:
+    """Its coordinator had it open when the leader was asked, and no longer has it."""
+    before = {"producer_id": 7, "current_txn_start_offset": 1}
+
+    def described(state: dict[str, int]) -> dict[str, object]:
+        there = {"partition_index": 0, "active_producers": [state]}
+        return {"topics": [{"name": "a", "partitions": [there]}]}
+
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("a")
+        broker.on("DescribeProducers").reply(described(before))
+        broker.on("DescribeProducers").reply(described(before | after))
+        broker.on("ListTransactions", times=None).reply({"transaction_states": []})
+        assert [one.producer.producer_id for one in admin.hanging_transactions(["a"])] == found
+
+
+def test_a_leader_that_answers_only_once_takes_no_transaction_of_another_along(
+    admin: Admin, cluster: ScriptedCluster
+) -> None:
+    cluster.logs[A1].leader = 1
+
+    def then_without_leader(request: DescribeProducersRequest, version: int) -> DescribeProducersResponse:
+        cluster[1].on(DescribeProducersRequest, refused)
+        return producers(request, version)
+
+    def refused(request: DescribeProducersRequest, version: int) -> DescribeProducersResponse:
+        response = producers(request, version)
+        partitions = [
+            replace(one, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, active_producers=[])
+            if one.partition_index == 1
+            else one
+            for one in response.topics[0].partitions
+        ]
+        return replace(response, topics=[replace(response.topics[0], partitions=partitions)])
+
+    cluster[1].on(DescribeProducersRequest, then_without_leader)
+    with pytest.raises(PartialAnswerError, match="a-1: NOT_LEADER_OR_FOLLOWER") as raised:
+        admin.hanging_transactions(["a"])
+    assert [one.topic_partition for one in raised.value.found] == [A0]
+    assert list(raised.value.failed) == [A1]
+
+
 def test_transactions_are_looked_for_in_partitions_that_were_just_added(
     admin: Admin, cluster: ScriptedCluster
 ) -> None:
