@@ -86,7 +86,9 @@ class ClusterAdmin(AdminFamily):
         limit = self._limit(timeout)
 
         def read(node_id: int, response: DescribeLogDirsResponse) -> list[LogDir]:
-            outcome = ItemResult(f"broker {node_id}", response.error_code)
+            # The response has an error code since Kafka 3.2; without Describe it has no directories before.
+            without_any = ErrorCode.NONE if response.results else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            outcome = ItemResult(f"broker {node_id}", response.error_code or without_any)
             refuse(outcome, "describing log directories of", "Describe")
             return [_log_dir(node_id, result) for result in response.results]
 

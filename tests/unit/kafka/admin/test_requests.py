@@ -35,6 +35,7 @@ from spark_kafka_native.kafka.protocol.api.cluster import (
     AlterPartitionReassignmentsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
+    DescribeLogDirsResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -879,13 +880,17 @@ def test_a_refused_part_of_the_offsets_does_not_count_for_the_rest(
 
 
 def test_directories_that_a_broker_does_not_show_are_an_error(cluster: ScriptedCluster, admin: Admin) -> None:
-    shown = DescribeLogDirsResponse(throttle_time_ms=0, error_code=NONE, results=[])
+    """Brokers before Kafka 3.2 refuse with a response that has neither an error nor a directory."""
+    there = DescribeLogDirsResult(
+        error_code=NONE, log_dir="/there", topics=[], total_bytes=-1, usable_bytes=-1
+    )
+    shown = DescribeLogDirsResponse(throttle_time_ms=0, error_code=NONE, results=[there])
     answer_all(cluster, DescribeLogDirsRequest, shown)
-    assert admin.describe_log_dirs() == []
-    refused = replace(shown, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    cluster[2].on(DescribeLogDirsRequest, refused)
-    with pytest.raises(BrokerError, match="directories of broker 2: CLUSTER_AUTHORIZATION_FAILED"):
-        admin.describe_log_dirs()
+    assert [(one.node_id, one.path) for one in admin.describe_log_dirs()] == [(1, "/there"), (2, "/there")]
+    for code in (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NONE):
+        cluster[2].on(DescribeLogDirsRequest, replace(shown, error_code=code, results=[]))
+        with pytest.raises(BrokerError, match="directories of broker 2: CLUSTER_AUTHORIZATION_FAILED"):
+            admin.describe_log_dirs()
 
 
 def test_a_reassignment_that_a_lost_request_has_cancelled_is_cancelled(
