@@ -96,6 +96,27 @@ def test_each_certificate_of_a_truststore_is_trusted(
             greet(listener, folder, ssl_truststore_certificates=trusted.bytes().decode())
 
 
+@pytest.mark.parametrize(("with_chain", "trusted"), [(False, [True, False]), (True, [True, True])])
+def test_a_store_with_a_key_may_be_the_truststore(
+    listen: Any, authority: trustme.CA, folder: Path, tmp_path: Path, with_chain: bool, trusted: list[bool]
+) -> None:
+    """As the keystore of a broker, copied: its own certificate is trusted, and those of its chain."""
+    between = authority.create_child_ca()
+    broker, other = between.issue_cert("localhost"), between.issue_cert("localhost")
+    leaf, *chain = (load_pem_x509_certificate(blob.bytes()) for blob in broker.cert_chain_pems)
+    key: Any = load_pem_private_key(broker.private_key_pem.bytes(), None)
+    others = chain if with_chain else None
+    content = pkcs12.serialize_key_and_certificates(b"broker", key, leaf, others, NoEncryption())
+    (tmp_path / "broker.p12").write_bytes(content)
+    for certificate, is_trusted in zip((broker, other), trusted, strict=True):
+        listener = listen(certificate.configure_cert)
+        if is_trusted:
+            greet(listener, folder, ssl_truststore_location=tmp_path / "broker.p12")
+        else:
+            with pytest.raises(SecurityError, match="not trusted"):
+                greet(listener, folder, ssl_truststore_location=tmp_path / "broker.p12")
+
+
 def test_a_given_truststore_replaces_the_systems(
     listen: Any, authority: trustme.CA, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
