@@ -272,6 +272,23 @@ def test_a_controller_that_is_not_there_any_more_is_looked_up_again(change: str)
     assert asked == {1: 0, 3: 1}
 
 
+@pytest.mark.parametrize("named", [9, -1])
+def test_any_broker_is_asked_for_a_controller_that_is_none_of_the_brokers(named: int) -> None:
+    """With KRaft each of them forwards the request; to wait for a controller would end in a timeout."""
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        return replace(cluster.metadata(request, version), controller_id=named)
+
+    done = DeleteTopicsResponse(responses=[DeletableTopicResult(name="a", error_code=ErrorCode.NONE)])
+    with ScriptedCluster(3) as cluster:
+        for broker in cluster.brokers.values():
+            broker.on(MetadataRequest, metadata)
+            broker.on(DeleteTopicsRequest, done)
+        with Admin(cluster.bootstrap_servers, retry_backoff_ms=5, default_api_timeout_ms=20_000) as admin:
+            admin.delete_topics(["a"])
+        assert sum(len(one.requests(DeleteTopicsRequest)) for one in cluster.brokers.values()) == 1
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_a_request_to_a_coordinator_has_the_time_of_its_caller(given: bool) -> None:
     """Else that of the configuration: with its retries it could take far longer than a caller waits."""
