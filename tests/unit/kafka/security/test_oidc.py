@@ -147,6 +147,30 @@ def test_an_endpoint_has_ten_seconds_at_most(
     assert limits == [pytest.approx(now + limit_s, abs=limit_s / 2)]
 
 
+@pytest.mark.parametrize("authorities", ["of a file", "of the system"])
+def test_older_tls_is_not_spoken_even_if_the_system_allows_it(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, authorities: str
+) -> None:
+    def lax(*_: object) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        return context
+
+    contexts: list[ssl.SSLContext] = []
+
+    def send(_url: object, _request: object, tls: ssl.SSLContext, _until: float, **_: Any) -> None:
+        contexts.append(tls)
+        raise RequestError("silent")
+
+    monkeypatch.setattr(oidc, "send", send)
+    made = {"SSLContext": lax, "create_default_context": lax, "TLSVersion": ssl.TLSVersion}
+    lax_ssl = SimpleNamespace(PROTOCOL_TLS_CLIENT=ssl.PROTOCOL_TLS_CLIENT, **made)
+    monkeypatch.setattr(oidc, "ssl", lax_ssl)
+    with pytest.raises(NetworkError, match="silent"):
+        endpoint.fetch(**({} if authorities == "of a file" else {"ca_location": None}))
+    assert [one.minimum_version for one in contexts] == [ssl.TLSVersion.TLSv1_2]
+
+
 def test_the_lifetime_of_a_token_begins_when_it_is_asked_for(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
