@@ -27,5 +27,6 @@ def test_metadata_counts_in_bytes_and_one_offset_is_never_split() -> None:
         {A1: large},
         {B0: small},
     ]
+    assert list(split_commit("g", {A1: large})) == [{A1: large}], "and no part is empty"
     half = OffsetToCommit(offset=1, metadata="\N{EURO SIGN}" * 90_000)  # 263 KiB of the 512
     assert [len(part) for part in split_commit("g", {A0: half, A1: half})] == [1, 1]
