@@ -634,6 +634,24 @@ def test_an_answer_comes_while_a_quota_lasts_but_is_not_waited_for_longer(
     assert in_turn.look_up(MetadataRequest(topics=[]), Deadline.after_ms(20_000)).cluster_id == "mock"
 
 
+@pytest.mark.parametrize("held_up_by", ["a quota", "a full socket"])
+def test_another_broker_is_connected_to_where_the_only_connection_takes_no_request_now(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, held_up_by: str
+) -> None:
+    """The look-up waited for the end of a long quota, of a broker that may be dead."""
+    router = Router(config(cluster[1].address))
+    router.metadata()
+    [only] = router._brokers.live()
+    asked = len(cluster[1].asked)
+    if held_up_by == "a quota":
+        only._throttle.learn(30_000)
+    else:
+        monkeypatch.setattr(type(only), "has_unwritten", property(lambda one: one is only))
+    assert router.look_up(MetadataRequest(topics=[]), Deadline.after_ms(60_000)).cluster_id == "mock"
+    assert len(cluster[1].asked) == asked
+    router.close()
+
+
 def test_brokers_that_all_moved_are_found_through_the_bootstrap_servers(cluster: ScriptedCluster) -> None:
     router = Router(config(cluster[1].address))
     router.metadata()
@@ -787,6 +805,18 @@ def test_a_topic_that_was_there_during_the_wait_for_another_one_is_not_taken_for
 def refuse(tp: TopicPartition, error_code: ErrorCode) -> ListOffsetsResponse:
     refused = ListOffsetsPartitionResponse(partition_index=tp.partition, error_code=error_code)
     return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=tp.topic, partitions=[refused])])
+
+
+@pytest.mark.parametrize("wait_ms", [60_000, 0])
+@pytest.mark.parametrize("code", ["UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID", "NOT_LEADER_OR_FOLLOWER"])
+def test_a_topic_that_is_refused_by_name_or_by_id_is_waited_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, code: str, wait_ms: float
+) -> None:
+    """Other refusals are retried until the time of the operation ends."""
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", wait_ms)
+    policy = retry_policy.RetryPolicy({"a"}, ClusterMetadata(), DeletedTopics(300_000), config("a:1"))
+    is_retried = policy.should_retry(BrokerError(ErrorCode[code], "topic a"), ClusterMetadata())
+    assert is_retried is (wait_ms > 0 or code == "NOT_LEADER_OR_FOLLOWER")
 
 
 @pytest.mark.parametrize("was_there", [False, True])
