@@ -218,6 +218,21 @@ def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):
     assert world.half.stats.offsets().partitions == {TP: 6}
 
 
+def test_a_try_is_in_flight_from_its_sending_to_its_answer(world):
+    """A producer that ends waits for its answer, and not for a leader that takes nothing."""
+    world.fail(*world.add(1, 2))
+    assert not world.healing.in_flight
+    world.turn(0)
+    assert world.turn(1.3) == [(1,)]
+    assert not world.healing.in_flight
+    tried = world.partition.waiting[0]
+    world.partition.sent(tried, 1)
+    assert world.healing.in_flight
+    world.partition.lost(tried, LOST, 1.4)
+    assert list(world.partition.waiting) == [tried]
+    assert not world.healing.in_flight
+
+
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_late_answer_takes_its_own_batch_out_of_the_folder(world, tmp_path, late):
     batches = world.add(1, 2, 3)
