@@ -22,6 +22,7 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig, Producer
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     AuthenticationError,
+    BrokerError,
     ConfigError,
     DeadlineExceededError,
     KafkaError,
@@ -200,6 +201,34 @@ def test_a_wrong_setting_does_not_hide_that_a_commit_may_have_worked(
         )
     notes = getattr(raised.value, "__notes__", [])
     assert [("may have committed it" in note) for note in notes] == [True] * is_open
+    assert not answers
+
+
+@pytest.mark.parametrize(
+    ("earlier", "refused_as"),
+    [("none", TransactionAbortableError), ("lost", BrokerError), ("another call", BrokerError)],
+)
+def test_a_refused_look_up_does_not_call_a_commit_abortable_that_may_have_worked(
+    cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, earlier: str, refused_as: type[KafkaError]
+) -> None:
+    """Brokers answer with this code from version 5 of FindCoordinator on (KIP-890)."""
+    answers: list[KafkaError] = [NetworkError("no answer")] if earlier == "lost" else []
+    answers.append(BrokerError(E.TRANSACTION_ABORTABLE, "coordinator of transactional id x"))
+
+    def ask(*_: Any, **__: Any) -> Any:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(transaction_requests, "ask_coordinator", ask)
+    given_away = transaction_requests.OpenTransaction(
+        transactional_id="x", producer_id=7, producer_epoch=1, version=2
+    )
+    client = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
+    with closing(router), pytest.raises(KafkaError) as raised:
+        transaction_requests.end_transaction(
+            router, given_away, commit=True, asked_before=earlier == "another call"
+        )
+    assert type(raised.value) is refused_as
     assert not answers
 
 
