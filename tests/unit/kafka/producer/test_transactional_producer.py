@@ -607,6 +607,35 @@ def test_closing_aborts_what_a_commit_could_not_deliver_in_time(cluster: Transac
     assert seen(cluster) == []
 
 
+@pytest.mark.parametrize(
+    ("state", "ended"),
+    [
+        (State.ABORTABLE, [("x", 1, False)]),
+        (State.ABORTING, [("x", 1, False)]),
+        (State.COMMITTING, []),  # only its caller may ask again
+    ],
+)
+def test_closing_aborts_what_can_be_aborted(
+    cluster: TransactionCluster, state: State, ended: list[Any]
+) -> None:
+    """Else readers would wait for it until the transaction's timeout."""
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, *told("a"))
+        producer.flush()
+        cluster[1].on(EndTxnRequest, lambda _request, _version: HangUp)
+        if state is State.ABORTABLE:
+            with pytest.raises(RecordError):
+                producer.send("t", value=b"of no partition", partition=2)
+        else:
+            with pytest.raises(DeadlineExceededError):
+                (producer.commit if state is State.COMMITTING else producer.abort)(0.3)
+        assert producer.state is state
+        cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])
+    assert cluster.ended == ended
+    assert seen(cluster) == []
+
+
 def test_the_value_comes_second(cluster: TransactionCluster) -> None:
     with producing(cluster) as producer, producer.transaction():
         producer.send("t", b"one", key=b"k", partition=0)
