@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from spark_kafka_native.kafka.records.buffer_pool import LARGEST, SMALLEST, BufferPool
 
@@ -52,8 +53,9 @@ def test_what_is_small_or_huge_is_not_kept():
     assert pool.kept_bytes == 0
 
 
-def test_no_more_is_kept_than_allowed():
-    pool = BufferPool(max_buffers=3, max_bytes=4_000_000)
+@pytest.mark.parametrize(("max_buffers", "max_bytes"), [(3, 1 << 30), (100, 4_000_000)])
+def test_no_more_is_kept_than_allowed(max_buffers, max_bytes):
+    pool = BufferPool(max_buffers, max_bytes)
     held = [pool.take(1_000_000) for _ in range(10)]
     assert pool.kept_bytes <= 4_000_000
     assert len({address(one) for one in held}) == 10
