@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import tracemalloc
 from pathlib import Path
@@ -27,6 +28,7 @@ from spark_kafka_native.kafka.producer.errors import BufferFullError, DeliverySt
 from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.sender import Sender
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.records.crc32c import crc32c
 
@@ -113,6 +115,24 @@ def test_a_folder_has_one_owner(tmp_path):
     with pytest.raises(ConfigError, match=rf"in use by another producer \(process {os.getpid()}\)"):
         SpillFolder(str(tmp_path))
     folder.close()
+    SpillFolder(str(tmp_path)).close()
+
+
+@pytest.mark.parametrize(("end", "free"), [(SpillFolder.close, True), (SpillFolder.forget, False)])
+def test_an_owner_that_ends_frees_the_folder_for_all_its_forks_and_a_fork_for_itself(tmp_path, end, free):
+    folder = SpillFolder(str(tmp_path))
+    # Locks are of open files, which these descriptors share as a forked process does.
+    others = [os.dup(lock) for lock in folder._locks]
+    try:
+        end(folder)
+        if free:
+            SpillFolder(str(tmp_path)).close()
+        else:
+            with pytest.raises(ConfigError, match="in use by another producer"):
+                SpillFolder(str(tmp_path))
+    finally:
+        for other in others:
+            os.close(other)
     SpillFolder(str(tmp_path)).close()
 
 
@@ -520,6 +540,37 @@ def test_a_flush_looks_again_for_a_topic_that_was_gone(cluster, tmp_path):
         cluster.create("gone", 1)
         producer.flush(60)
         assert cluster.values(gone) == [b"0"]
+
+
+def test_closing_waits_for_the_topics_of_what_is_replayed(cluster, tmp_path):
+    other = TopicPartition("t", 1)
+    with open_producer(cluster, tmp_path / "unused") as producer:
+        producer.send("t", value=b"0", partition=0).result(60)
+        data = cluster.arrived[-1].data
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([NewEntry(other, None, 1, False, "why", data)])
+    folder.close()
+    awaited = threading.Event()
+
+    def describe_late(request, version):
+        assert awaited.wait(60)
+        return cluster.metadata(request, version)
+
+    cluster[1].on(MetadataRequest, describe_late)
+    producer = open_producer(cluster, tmp_path)
+    wait = producer._replay.wait
+
+    def wait_and_note(deadline):
+        awaited.set()
+        return wait(deadline)
+
+    producer._replay.wait = wait_and_note
+    try:
+        producer.close(60)
+    finally:
+        awaited.set()
+    assert cluster.values(other) == [b"0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock", "unused"]
 
 
 def test_spilled_records_of_a_partition_that_is_added_later_are_sent(cluster, tmp_path):
