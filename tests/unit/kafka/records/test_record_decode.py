@@ -631,6 +631,25 @@ def test_malformed_headers_are_explained_from_their_own_batch():
     refuse(packed(0, good) + packed(1, bad) + packed(2, good), "its header value length is -2", 1)
 
 
+@pytest.mark.parametrize(
+    ("base", "delta", "fits"),
+    [
+        (2**63 - 1, 0, True),
+        (2**63 - 1, 1, False),
+        (2**63 - 2, 1, True),
+        (-(2**63), 0, True),
+        (-(2**63), -1, False),
+        (-(2**63) + 1, -1, True),
+    ],
+)
+def test_a_timestamp_fits_64_bits_to_the_last_one(base, delta, fits):
+    data = batch([record(0, timestamp_delta=delta)], base_timestamp=base)
+    if fits:
+        assert decode_record_set(data, fetch_offset=0).columns.timestamp_ms.tolist() == [base + delta]
+    else:
+        refuse(data, f"its timestamp {base} \\+ {delta} does not fit 64 bits")
+
+
 def test_the_time_of_the_log_is_taken_as_it_is():
     """The deltas of the records count nothing then, not even if their sums leave 64 bits."""
     largest = 2**63 - 1

@@ -10,6 +10,7 @@ import pytest
 from support.record_batches import EACH_KERNEL, batch, record, using_kernel
 
 from spark_kafka_native.kafka.records import numpy_kernel
+from spark_kafka_native.kafka.records.batch import read_batch_headers
 from spark_kafka_native.kafka.records.columns import HEADERS_TYPE, RecordColumns
 from spark_kafka_native.kafka.records.compression import Codec
 from spark_kafka_native.kafka.records.crc32c import crc32c
@@ -218,11 +219,16 @@ def test_a_batch_of_numpy_is_no_longer_than_its_length_can_say(kernel, monkeypat
         encode_record_batch(columns, now_ms=0)
 
 
-@pytest.mark.parametrize(("rows", "stamps"), [(None, [10, 30, 50]), (np.array([2, 0]), [50, 10])])
+@pytest.mark.parametrize(
+    ("rows", "stamps"),
+    [(None, [10, 30, 50]), (np.array([2, 0]), [50, 10]), (np.array([1, 0]), [30, 10])],
+)
 def test_timestamps_need_not_lie_side_by_side(rows, stamps):
     columns = of_values(b"a", b"b", b"c", timestamp_ms=np.arange(10, 70, 10)[::2])
-    got = decode_record_set(encode_record_batch(columns, rows=rows), fetch_offset=0).columns
-    assert got.timestamp_ms.tolist() == stamps
+    data = encode_record_batch(columns, rows=rows)
+    assert decode_record_set(data, fetch_offset=0).columns.timestamp_ms.tolist() == stamps
+    headers = read_batch_headers(data)
+    assert (headers.base_timestamp.tolist(), headers.max_timestamp.tolist()) == ([stamps[0]], [max(stamps)])
 
 
 def test_extreme_timestamps_that_fit():
