@@ -146,9 +146,10 @@ class TestNullableStruct:
         assert write(Outer(inner=Inner(number=3), after=7)) == b"\x01\x03\x00\x07\x00"
         assert read(Outer, b"\x01\x03\x00\x07\x00") == Outer(inner=Inner(number=3), after=7)
 
-    def test_any_other_mark_is_refused(self) -> None:
-        with pytest.raises(ProtocolError, match="Inner at byte 0 begins with 2"):
-            read(Outer, b"\x02\x03\x00\x07\x00")
+    @pytest.mark.parametrize("mark", [0, 2, 0x7F, 0x80, 0xFE])
+    def test_any_other_mark_is_refused(self, mark: int) -> None:
+        with pytest.raises(ProtocolError, match=f"Inner at byte 0 begins with {mark}:"):
+            read(Outer, bytes([mark]) + b"\x03\x00\x07\x00")
 
 
 class TestTags:
