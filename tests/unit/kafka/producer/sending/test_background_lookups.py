@@ -619,19 +619,29 @@ def test_a_topic_that_is_in_its_backoff_is_asked_about_when_that_is_over(monkeyp
     assert refreshing.asked == [["t"], ["t"]]
 
 
-def test_a_topic_is_asked_about_when_its_metadata_have_reached_their_age(monkeypatch):
+@pytest.mark.parametrize(
+    ("max_age_ms", "turns", "expected"),
+    [
+        (300_000, (100.0, 399.0, 400.0, 401.0, 699.0, 700.0), [400.0, 700.0]),
+        (1, (100.0, 100.5, 101.0, 101.5, 102.0), [101.0, 102.0]),  # not more often than each second
+    ],
+)
+def test_a_topic_is_asked_about_when_its_metadata_have_reached_their_age(
+    monkeypatch, max_age_ms, turns, expected
+):
     refreshing = Refreshing(monkeypatch)
+    refreshing.half.router.config.metadata_max_age_ms = max_age_ms
     described = SimpleNamespace(topic="t", described_at=100.0)
     monkeypatch.setattr(refreshing.half.topics, "all", lambda: [described])
     asked_at = []
-    for now in (100.0, 399.0, 400.0, 401.0, 699.0, 700.0):
+    for now in turns:
         refreshing.now = now
         refreshing.half.lookups.refresh_old(now)
         refreshing.want()
         if refreshing.threads:
             asked_at.append(now)
             refreshing.answer()
-    assert asked_at == [400.0, 700.0]
+    assert asked_at == expected
 
 
 def test_the_sender_waits_for_old_metadata_that_do_not_come(cluster, monkeypatch):
