@@ -195,7 +195,10 @@ def _login(security: SecurityConfig, jaas: JaasConfig | None) -> tuple[str, Secr
 
 def _extensions(security: SecurityConfig, jaas: JaasConfig | None) -> dict[str, str]:
     found = dict(security.extensions)
-    for name, value in () if jaas is None else jaas.options:
-        if name.startswith(_EXTENSION):
-            found[name.removeprefix(_EXTENSION)] = value.reveal()
+    for known, value in () if jaas is None else jaas.options:
+        if known.startswith(_EXTENSION):
+            name = known.removeprefix(_EXTENSION)
+            if found.setdefault(name, value.reveal()) != value.reveal():
+                both = "sasl.oauthbearer.extensions and sasl.jaas.config"
+                raise ConfigError(f"the extension {name} is given twice, by {both}, with two values")
     return found

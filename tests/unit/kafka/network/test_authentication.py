@@ -53,7 +53,7 @@ from spark_kafka_native.kafka.protocol.api.sasl import (
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import kerberos
-from spark_kafka_native.kafka.security.sasl import Scram
+from spark_kafka_native.kafka.security.sasl import OAuthBearer, Scram
 from spark_kafka_native.kafka.security.tokens import register_token_provider
 
 pytestmark = pytest.mark.timed(0.1)
@@ -615,3 +615,28 @@ def test_each_connection_that_is_asked_for_is_one_try(cluster: ScriptedCluster) 
         with pytest.raises(AuthenticationError, match="revoked"):
             renew(node_id)
     assert tries() - before == len(cluster.brokers)
+
+
+def test_an_extension_that_is_given_with_two_values_is_refused() -> None:
+    """It is not said which of them counts."""
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+    def begin(value: str) -> OAuthBearer:
+        given = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token": "abc",
+            "sasl.oauthbearer.extensions": "logicalCluster=l,proof=p",
+            "sasl.jaas.config": f'{module} required extension_logicalCluster="{value}" extension_other="o";',
+        }
+        found = authentication.mechanism_for(
+            SecurityConfig.from_properties(given), "broker", Deadline.after_ms(60_000)
+        )
+        assert isinstance(found, OAuthBearer)
+        return found
+
+    first = begin("l").start()
+    for part in (b"logicalCluster=l", b"proof=p", b"other=o"):
+        assert part in first
+    with pytest.raises(ConfigError, match=r"the extension logicalCluster is given twice"):
+        begin("m")

@@ -579,6 +579,23 @@ def test_a_ticket_is_renewed_after_four_fifths_of_its_life() -> None:
     assert seen == ["first", "first", "second", "second", "third"]
 
 
+def test_the_life_of_a_ticket_counts_from_before_its_login() -> None:
+    """A login may take long, and the ticket may date from its beginning."""
+    now = [0.0]
+
+    def acquire() -> tuple[str, float]:
+        if now[0] >= 120.0:
+            raise NetworkError("GSSAPI: no KDC")
+        now[0] += 50
+        return "ticket", 101.0
+
+    shared = SharedCredential(acquire, clock=lambda: now[0])
+    assert shared.current() == "ticket"  # until 100
+    now[0] = 120.0
+    with pytest.raises(NetworkError, match="no KDC"):
+        shared.current()
+
+
 def test_a_renewal_that_fails_is_no_matter_until_the_ticket_ends(caplog: pytest.LogCaptureFixture) -> None:
     now, failing = [0.0], [False]
 

@@ -89,7 +89,9 @@ def test_each_certificate_of_a_truststore_is_trusted(
     broker = between.issue_cert("localhost")
     listener = listen(broker.configure_cert)
     for trusted in (between.cert_pem, broker.cert_chain_pems[0]):
-        greet(listener, folder, ssl_truststore_certificates=trusted.bytes().decode())
+        text = trusted.bytes().decode()
+        for known in (text, text.replace("CERTIFICATE-----", "X509 CERTIFICATE-----")):
+            greet(listener, folder, ssl_truststore_certificates=known)
     other = between.issue_cert("localhost").cert_chain_pems[0], authority.create_child_ca().cert_pem
     for trusted in other:
         with pytest.raises(SecurityError, match="not trusted"):

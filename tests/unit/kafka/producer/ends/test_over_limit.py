@@ -549,6 +549,11 @@ def test_settings_that_say_nothing_clear_are_refused(settings, words):
         ProducerConfig(**settings)
 
 
+@pytest.mark.parametrize("acks", [Acks.LEADER, Acks.ALL])
+def test_a_spill_folder_goes_with_each_acks_that_is_an_answer(acks):
+    assert ProducerConfig(spill_dir="/spilled", acks=acks, enable_idempotence=False).acks is acks
+
+
 def test_the_settings_as_properties():
     given = {"over.limit": "Dead.Letter", "dead.letter.topic": "dead"}
     config = ProducerConfig.from_properties(given)
