@@ -130,12 +130,29 @@ def test_without_any_value_there_is_nothing_to_infer_from(cluster, infer, values
         infer()
 
 
-def test_a_sample_ends_with_the_piece_that_has_enough_bytes(cluster, infer, monkeypatch):
-    monkeypatch.setattr(payload_sample, "MAX_BYTES", 10)
+@pytest.mark.parametrize(("limit", "value"), [("MAX_BYTES", 10), ("SAMPLE_MS", 0)])
+def test_a_sample_ends_with_the_piece_that_has_enough_bytes_or_takes_too_long(
+    cluster, infer, monkeypatch, limit, value
+):
+    monkeypatch.setattr(payload_sample, limit, value)
     for value in (b'{"a":1}', b'{"b":1}', b'{"c":1}'):
         cluster.logs[T0].append([value])
     one_batch_at_once = {"kafka.max.partition.fetch.bytes": "1"}
     assert infer(**one_batch_at_once) == "`a` bigint"
+
+
+def test_a_sample_has_a_limit_of_its_own_and_waits_for_no_record_to_come(cluster, infer, monkeypatch):
+    """However long the tasks of the read may wait."""
+    configs, fetcher = [], payload_sample.Fetcher
+
+    def noted(router, config):
+        configs.append((config.poll_timeout_ms, config.end_of_log_wait_ms))
+        return fetcher(router, config)
+
+    monkeypatch.setattr(payload_sample, "Fetcher", noted)
+    cluster.logs[T0].append([b'{"a":1}'])
+    infer(**{"kafka.poll.timeout.ms": "600000", "kafka.end.of.log.wait.ms": "60000"})
+    assert configs == [(payload_sample.TIMEOUT_MS, 0)]
 
 
 @pytest.mark.parametrize("error", errors_of(T0, 0, 0), ids=lambda error: type(error).__name__)

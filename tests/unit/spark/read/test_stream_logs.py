@@ -336,6 +336,14 @@ def test_a_sample_is_small_and_soon_there_however_much_a_read_may_fetch_or_wait(
     assert (partition.partition_max_bytes, request.max_bytes, request.max_wait_ms) == (65_536, 524_288, 2_500)
 
 
+def test_a_sample_ends_with_the_first_records_however_many_follow(cluster, logs):
+    """They may be the backlog of a week."""
+    fill(cluster, T0, 100, batches=30)
+    sizes = logs().sample_sizes({T0: 0}, {T0: 18_000}, at({}, cluster).topic_ids)
+    assert sizes.bytes_per_offset == {T0: pytest.approx(100, abs=30)}
+    assert len(cluster[1].requests(FetchRequest)) <= 5  # some are on their way when the first is answered
+
+
 def test_a_log_that_ends_before_its_sample_is_not_waited_for(cluster, logs):
     """Some time after the ends were listed, a new leader may have less."""
     fill(cluster, T0, 100, batches=1)
