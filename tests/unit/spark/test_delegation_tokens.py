@@ -21,6 +21,7 @@ from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError, NetworkError
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.delegation_tokens import (
     HeldToken,
     KeptTokens,
@@ -532,6 +533,19 @@ def test_a_wait_for_brokers_ends_with_the_time_that_a_micro_batch_has(
     assert [5_000 < limit <= 10_000 for limit in limits] == [True, True]
 
 
+def test_tokens_are_ended_in_the_time_that_a_process_has_for_its_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = []
+    monkeypatch.setattr(
+        cluster, "expire_delegation_token", lambda _, limit: limits.append(limit.remaining_ms)
+    )
+    keeper = TokenKeeper(client(), parsed())
+    keeper.login()
+    keeper.expire()
+    assert [limit <= 5_000 for limit in limits] == [True]
+
+
 def test_without_any_token_the_error_is_the_clusters(cluster: Cluster) -> None:
     cluster.failure = BrokerError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "creating")
     with pytest.raises(BrokerError, match=r"delegation\.token\.secret\.key"):
@@ -670,9 +684,11 @@ def test_transactions_are_ended_with_the_drivers_login(
 def test_a_driver_that_can_not_log_in_ends_transactions_with_the_token(
     cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A KDC that is down at the end of a long job does not undo it."""
+    """A KDC that is down at the end of a long job does not undo it, and takes little of its time."""
+    limits = []
 
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object, deadline: Deadline) -> None:
+        limits.append(deadline.remaining_ms)
         raise NetworkError("GSSAPI: no KDC")
 
     used = []
@@ -685,6 +701,7 @@ def test_a_driver_that_can_not_log_in_ends_transactions_with_the_token(
     on_the_driver(writer).commit([], 0)
     assert used == [writer._options.client]
     assert "as the driver can't log in: GSSAPI: no KDC" in caplog.text
+    assert [limit <= 15_000 for limit in limits] == [True]
     assert not [file for file in session.iterdir() if "pad" in file.name]
 
 
