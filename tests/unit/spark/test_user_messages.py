@@ -10,6 +10,7 @@ import pytest
 
 from spark_kafka_native.kafka.records import kernel
 from spark_kafka_native.kernel_choice import ENVIRONMENT_VARIABLE
+from spark_kafka_native.spark import user_messages
 from spark_kafka_native.spark.user_messages import advise, inform, note_once, prefix_log_lines
 
 
@@ -134,3 +135,12 @@ stop()
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (ran.stdout, ran.returncode) == ("stopped\n", 128 + signal.SIGTERM), ran.stderr
+
+
+def test_a_handler_of_sigterm_that_is_there_already_stays(monkeypatch):
+    handlers = []
+    monkeypatch.setattr(user_messages, "_is_process_of_spark", lambda: True)
+    monkeypatch.setattr(signal, "signal", lambda *given: handlers.append(given))
+    monkeypatch.setattr(signal, "getsignal", lambda _number: signal.SIG_IGN)
+    user_messages.stop_on_sigterm(lambda: None)
+    assert handlers == []

@@ -20,6 +20,14 @@ def test_names_are_case_insensitive_and_kafka_properties_go_apart():
     assert values.warnings == ()
 
 
+def test_blanks_around_a_property_are_left_out_as_in_java():
+    """A space that does not break is none of them: it may be the end of a password."""
+    values = OptionValues.parse(
+        {"kafka.client.id": "\t\x01 me \n", "kafka.sasl.password": "\u00a0secret\u00a0"}, Scope.READ
+    )
+    assert values.kafka == {"client.id": "me", "sasl.password": "\u00a0secret\u00a0"}
+
+
 def test_defaults_are_those_of_the_table():
     values = OptionValues.parse({}, Scope.READ)
     assert values.value("failOnDataLoss") is True

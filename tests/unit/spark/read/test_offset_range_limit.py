@@ -82,6 +82,7 @@ def test_a_limit_is_a_word_or_json(text, limit):
         ('{"a":{"0":1},"a":{"1":2}}', "the key 'a' occurs twice"),
         ('{"a":' * 5 + "1" + "}" * 5, "it is nested more than 4 levels deep"),
         ("[" * 100_000, "it is nested more than 4 levels deep"),
+        ('{"}}}":{"0":[[[1]]]}}', "it is nested more than 4 levels deep"),
         ('{"a":{"0":' + "1" * 5000 + "}}", "integer string conversion"),
         ('{"a":{"0":1}}' + " " * (8 << 20), "more than the 8388608 allowed"),
     ],
