@@ -863,6 +863,20 @@ def test_a_renewal_of_the_intent_is_waited_for_shortly(
     assert time.monotonic() - began < 10  # of the 20 s until they expire
 
 
+def test_a_renewal_of_a_marker_is_waited_for_shortly(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other tasks, and the commit, wait for it."""
+    job = Job(broker, "stream")
+    job.half_commit([(b"x", "a")], [(b"y", "a")])
+    broker.on("TxnOffsetCommit", times=None).fail("COORDINATOR_NOT_AVAILABLE")
+    monkeypatch.setattr(marker_store, "_RENEWAL_MS", 100)
+    markers, limit = GroupMarkers(router_for(job.options.client)), Deadline.after_ms(20_000)
+    found = markers.take_over(job.task_name(0), [TopicPartition("a", 0)], 20_000, limit)
+    assert (found.marker is not None, found.is_renewed) == (True, False)
+    assert limit.remaining_ms > 10_000
+
+
 def test_markers_without_the_intent_are_refused(broker: MockBroker) -> None:
     """It has expired: others may have, too."""
     job = Job(broker, "stream")

@@ -345,6 +345,25 @@ def test_an_abort_ends_in_time_where_the_coordinator_is_silent(
     assert sink.open()
 
 
+def test_a_task_that_fails_aborts_in_a_few_seconds(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other attempt begins meanwhile, and ends the transaction, too."""
+    limits, close = [], TransactionalProducer.close
+
+    def noted(producer: TransactionalProducer, timeout: Timeout = None) -> None:
+        limits.append(timeout)
+        close(producer, timeout)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from rows([b"1"])
+        raise RuntimeError
+
+    monkeypatch.setattr(TransactionalProducer, "close", noted)
+    identity = BatchTask(query_id="q", batch_id=0, partition=0)
+    with pytest.raises(RuntimeError):
+        write_once(failing(), COLUMNS, sink.options, sink.once, identity)
+    assert (limits, sink.open()) == ([5.0], [])
+
+
 def test_the_first_batch_of_a_run_ends_what_an_earlier_run_with_more_tasks_has_left(sink: Sink) -> None:
     sink.commit(sink.run_tasks(0, tasks=4), 0)
     sink.run_tasks(1, tasks=4)
@@ -710,6 +729,65 @@ def test_a_job_whose_rows_name_their_topics_writes_as_it_says(
     assert [one.value for one in broker.records("t", committed=True)] == [b"1"]
 
 
+BLOCK_MS, TRANSACTION_MS = 7_000, 540_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "limits"),
+    [
+        # The version of a broker is asked for shortly: another one may know it.
+        ("plain", {"kafka.compression.type": "zstd"}, ([3_000, BLOCK_MS], [BLOCK_MS], [])),
+        ("atomic", {}, ([BLOCK_MS] * 2, [BLOCK_MS], [30_000, TRANSACTION_MS])),
+        ("named", {"writeId": "nightly"}, ([BLOCK_MS] * 2, [BLOCK_MS], [30_000, TRANSACTION_MS])),
+        (
+            "named, with a marker topic",
+            {"writeId": "nightly", "transactionMarkerTopic": "m"},
+            # A marker is looked for before the rows and after them, an intent and its end are written.
+            ([BLOCK_MS] * 3, [BLOCK_MS] * 2 + [TRANSACTION_MS] * 2, [30_000] + [TRANSACTION_MS] * 3),
+        ),
+        ("stream", {}, ([], [BLOCK_MS] * 3, [15_000, TRANSACTION_MS])),
+    ],
+)
+def test_each_wait_of_a_write_has_the_limit_that_the_options_give_it(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, kind: str, given: dict[str, str], limits: Any
+) -> None:
+    """A commit that is given up while its transactions live is a job that is written again."""
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    options = {
+        "kafka.bootstrap.servers": broker.bootstrap_servers,
+        "topic": "t",
+        "kafka.max.block.ms": "7000",
+    }
+    if kind != "plain":
+        options |= {"deliveryGuarantee": "exactly-once", "transactionTimeout": "9m"}
+    values, schema = OptionValues.parse(options | given, Scope.WRITE), StructType().add("value", "binary")
+    asked: list[float] = []
+    deadline = Router.deadline
+
+    def noted(router: Router, timeout_ms: float | None = None) -> Deadline:
+        asked.extend([] if timeout_ms is None else [timeout_ms])
+        return deadline(router, timeout_ms)
+
+    def seen_since() -> list[float]:
+        found = sorted(asked)
+        asked.clear()
+        return found
+
+    monkeypatch.setattr(Router, "deadline", noted)
+    monkeypatch.setattr(transactional_task, "current_partition", lambda: 0)
+    identity = BatchTask(query_id="q", batch_id=0, partition=0)
+    monkeypatch.setattr(BatchTask, "current", lambda: identity)
+    is_stream = kind == "stream"
+    writer: Any = (
+        KafkaStreamWriter(values, schema) if is_stream else KafkaBatchWriter(values, schema, overwrite=False)
+    )
+    at_first = seen_since()
+    message = writer.write(rows([b"1"]))
+    in_task = seen_since()
+    writer.commit([message], *([0] if is_stream else []))
+    assert (at_first, in_task, seen_since()) == limits
+
+
 def test_the_topic_of_a_plain_write_is_created_before_its_tasks_run(broker: MockBroker) -> None:
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "new"}
     given |= {"createTopics": "true", "createTopics.partitions": "3"}
@@ -1009,9 +1087,11 @@ def test_an_atomic_write_is_seen_whole_or_not_at_all(broker: MockBroker) -> None
 def test_an_atomic_write_ends_what_an_earlier_run_or_a_killed_task_has_left(broker: MockBroker) -> None:
     whole = Sink(broker, transactionalIdPrefix="jobs")
     job = begin_atomic(whole.router, whole.options, whole.once)
-    write_atomic(job, rows([b"killed"]), COLUMNS, whole.options, 0)
-    abort_atomic(job, [None], whole.options)
-    assert whole.open() == []
+    empty = write_atomic(job, rows([]), COLUMNS, whole.options, 1)
+    for messages in ([None], [None, empty]):
+        write_atomic(job, rows([b"killed"]), COLUMNS, whole.options, 0)
+        abort_atomic(job, messages, whole.options)
+        assert whole.open() == []
     job = begin_atomic(whole.router, whole.options, whole.once)
     write_atomic(job, rows([b"left"]), COLUMNS, whole.options, 0)
     begin_atomic(whole.router, whole.options, whole.once)
