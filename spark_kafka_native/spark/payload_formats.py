@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from ..kafka.errors import ConfigError
 from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode
-from ..kafka.security.config_providers import resolve_registry
+from ..kafka.security.config_providers import allowed_path, check_module, resolve_registry
 from .options.option import Scope
 from .options.option_values import OWN_FORMATS, OptionValues
 from .read.offset_range import parse_assignment
@@ -77,6 +77,8 @@ class PayloadFormat:
         if name in OWN_FORMATS:
             _refuse_without_registry(values, payload, name)
         given = _settings_for(values, payload)
+        if name == "protobuf":
+            _check_allowed(given, payload)
         is_flat = payload == "value" and values.value("value.layout") == "columns"
         if is_flat and name == "string":
             raise ConfigError("value.layout=columns: values with value.format=string have no fields")
@@ -232,6 +234,15 @@ def _settings_for(values: OptionValues, payload: str) -> dict[str, str]:
     topics = _topics(values)
     known = {"topic": topics.pop()} if len(topics) == 1 else {}
     return shared | given | known | {"payload": payload}
+
+
+def _check_allowed(given: dict[str, str], payload: str) -> None:
+    """Raise `ConfigError` for a file or a module that the environment does not allow. The path becomes one
+    without links."""
+    if (path := given.get("descriptorfile")) is not None:
+        given["descriptorfile"] = allowed_path(f"{payload}.descriptorFile", path)
+    if (message := given.get("messageclass")) is not None:
+        check_module(f"{payload}.messageClass", message.rpartition(".")[0])
 
 
 def _topics(values: OptionValues) -> set[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import importlib
+import os
+import stat
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +58,10 @@ def named_descriptor(settings: Mapping[str, str]) -> Descriptor | None:
     if name is None:
         raise FormatError("descriptorFile needs `message`, the full name of the message in it")
     try:
-        with open(path, "rb") as file:
+        # Non-blocking: opening a pipe would wait for a writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FormatError(f"descriptorFile {path} is not a regular file")
             content = file.read(MAX_DESCRIPTOR_BYTES + 1)
     except OSError as error:
         raise FormatError(f"descriptorFile {path} can't be read: {error.strerror}") from error

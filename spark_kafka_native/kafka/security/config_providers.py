@@ -24,6 +24,8 @@ ALLOWED_URLS: Final = "PYKAFKA_ALLOWED_URLS"
 """URLs, comma-separated. If set, no other token endpoint and no other schema registry is used."""
 ALLOWED_VARIABLES: Final = "PYKAFKA_ALLOWED_VARIABLES"
 """Names, comma-separated. If set, ``env:NAME`` reads no other environment variable."""
+ALLOWED_MODULES: Final = "PYKAFKA_ALLOWED_MODULES"
+"""Names of modules, comma-separated. If set, no other one is imported for tokens or messages of formats."""
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 """Twenty times the size of a bundle of all public certificate authorities."""
@@ -99,6 +101,13 @@ def check_url(name: str, url: str) -> None:
     allowed = os.environ.get(ALLOWED_URLS)
     if allowed is not None and url not in _listed(allowed):
         raise ConfigError(f"{name}: this URL is not among {ALLOWED_URLS}")
+
+
+def check_module(name: str, module: str) -> None:
+    """Raise `ConfigError` if the environment does not allow to import ``module`` for the setting ``name``."""
+    allowed = os.environ.get(ALLOWED_MODULES)
+    if allowed is not None and module not in _listed(allowed):
+        raise ConfigError(f"{name}: the module {module} is not among {ALLOWED_MODULES}")
 
 
 def resolve_registry(settings: Mapping[str, str]) -> dict[str, str]:

@@ -26,15 +26,13 @@ from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError,
 from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child
-from .config_providers import resolve
+from .config_providers import check_module, resolve
 from .credentials import client_credentials, jaas_of, revealed, seconds, unsecured_token
 
 TokenProvider = Callable[[], "str | tuple[str, int]"]
 """Returns a token, or a token and its expiry in milliseconds since 1970."""
 
-ALLOWED_MODULES: Final = "PYKAFKA_ALLOWED_MODULES"
-"""Names of modules, comma-separated. If set, a token provider is imported from no other module. Set it on
-driver and executors."""
+_MSK_MODULE: Final = "aws_msk_iam_sasl_signer"
 _FETCH_SHARE: Final = 0.9
 _REFRESH_FROM, _REFRESH_TO = 0.75, 0.8
 """Less than 80 to 90 % of a session's lifetime, at which a connection is renewed: the new connection should
@@ -323,11 +321,7 @@ def _provider(name: str, security: SecurityConfig) -> TokenProvider:
             f"sasl.oauthbearer.token.provider={name}: nothing was registered under this name in this "
             f"process; on Spark executors it must be module:function"
         )
-    allowed = os.environ.get(ALLOWED_MODULES)
-    if allowed is not None and module not in [entry.strip() for entry in allowed.split(",")]:
-        raise ConfigError(
-            f"sasl.oauthbearer.token.provider: the module {module} is not among {ALLOWED_MODULES}"
-        )
+    check_module("sasl.oauthbearer.token.provider", module)
     try:
         found: Any = importlib.import_module(module)
         for part in function.split("."):
@@ -346,6 +340,7 @@ def _msk_token(security: SecurityConfig) -> tuple[str, int]:
     region = security.aws_region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if not region:
         raise ConfigError(f"{MSK_IAM} needs the cluster's region: sasl.oauthbearer.aws.region or AWS_REGION")
+    check_module(f"sasl.oauthbearer.token.provider={MSK_IAM}", _MSK_MODULE)
     try:
         from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -804,3 +805,10 @@ def test_lists_of_a_closed_enum_may_begin_within_others() -> None:
     raw = pa.array([[0], [1], [9, 1]], pa.list_(pa.int32()))[1:]
     read = ListCodec(pa.list_(pa.string()), closed).read(raw, Cells(2, Findings()))
     assert read.to_pylist() == [["B"], ["B"]]
+
+
+def test_a_descriptor_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Opening it waited for a writer."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FormatError, match="pipe is not a regular file"):
+        load_format("protobuf").resolve_read({"descriptorfile": str(tmp_path / "pipe"), "message": "x"})

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from spark_kafka_native.formats import BadRows, Decoded, Resolved
 from spark_kafka_native.kafka.errors import ConfigError, MalformedRecordError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns
+from spark_kafka_native.kafka.security.config_providers import ALLOWED_FILES, ALLOWED_MODULES
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.payload_formats import PayloadFormat, ReadFormats
@@ -911,3 +913,26 @@ def test_ids_of_schemas_are_put_into_the_headers_of_what_is_written(versioned, m
     columns, _ = RowColumns.check(schema, "t", formats=written(value_format="versioned"))
     (row,) = columns.select(pa.RecordBatch.from_pydict({"value": [{"id": 1}]})).to_pylist()
     assert [tuple(one.values()) for one in row["headers"]] == [("__value_schema_id", b"id")]
+
+
+def test_files_and_modules_of_protobuf_are_those_that_the_environment_allows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Options may come from strangers."""
+    allowed, link = tmp_path / "allowed", tmp_path / "allowed" / "link"
+    allowed.mkdir()
+    link.symlink_to(tmp_path / "secret")
+    monkeypatch.setenv(ALLOWED_FILES, str(allowed))
+    monkeypatch.setenv(ALLOWED_MODULES, "shop.order_pb2")
+    for path in (tmp_path / "secret", link):
+        with pytest.raises(
+            ConfigError, match=r"value\.descriptorFile: .* is not among PYKAFKA_ALLOWED_FILES"
+        ):
+            formats(value_format="protobuf", value_descriptorFile=str(path), value_message="x")
+    found = formats(value_format="protobuf", value_descriptorFile=str(allowed / "a"), value_message="x").value
+    assert dict(found.settings)["descriptorfile"] == str(allowed / "a")
+    with pytest.raises(
+        ConfigError, match=r"key\.messageClass: the module antigravity is not among PYKAFKA_ALL"
+    ):
+        formats(key_format="protobuf", key_messageClass="antigravity.Message")
+    assert formats(key_format="protobuf", key_messageClass="shop.order_pb2.Order").key is not None

@@ -27,6 +27,7 @@ from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import tokens
+from spark_kafka_native.kafka.security.config_providers import ALLOWED_MODULES
 from spark_kafka_native.kafka.security.tokens import TokenSource, current_token, register_token_provider
 
 MARKED = "marked-token"
@@ -588,16 +589,33 @@ def test_a_function_of_a_module_gives_tokens(module: ModuleType, monkeypatch: py
     module.make = lambda: "from-module"  # type: ignore[attr-defined]
     config = security(token_provider="token_maker:make")
     assert current_token(config, soon()).reveal() == "from-module"
-    monkeypatch.setenv(tokens.ALLOWED_MODULES, "other, token_maker")
+    monkeypatch.setenv(ALLOWED_MODULES, "other, token_maker")
     assert current_token(config, soon()).reveal() == "from-module"
 
 
 @pytest.mark.parametrize("allowed", ["", "other", "token_maker.sub", "token"])
 def test_a_module_that_is_not_allowed_is_not_imported(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
-    monkeypatch.setenv(tokens.ALLOWED_MODULES, allowed)
+    monkeypatch.setenv(ALLOWED_MODULES, allowed)
     with pytest.raises(ConfigError, match="the module antigravity is not among PYKAFKA_ALLOWED_MODULES"):
         current_token(security(token_provider="antigravity:make", scope=allowed), soon())
     assert "antigravity" not in sys.modules
+
+
+def test_the_signer_of_msk_is_a_module_that_may_be_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's broker got a token of the process."""
+    signer = ModuleType("aws_msk_iam_sasl_signer")
+    signer.MSKAuthTokenProvider = SimpleNamespace(  # type: ignore[attr-defined]
+        generate_auth_token=lambda region: (f"token-for-{region}", 1e15)
+    )
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
+    config = security(token_provider="aws-msk-iam", aws_region="eu-west-9")
+    monkeypatch.setenv(ALLOWED_MODULES, "other")
+    with pytest.raises(
+        ConfigError, match="module aws_msk_iam_sasl_signer is not among PYKAFKA_ALLOWED_MODUL"
+    ):
+        current_token(config, soon())
+    monkeypatch.setenv(ALLOWED_MODULES, "other,aws_msk_iam_sasl_signer")
+    assert current_token(config, soon()).reveal() == "token-for-eu-west-9"
 
 
 @pytest.mark.parametrize(
