@@ -385,7 +385,7 @@ def test_bootstrap_is_a_text_a_sequence_a_config_or_properties(bootstrap: Any, a
         ([], "must name at least one broker"),
         ({"client.id": "x"}, "must name at least one broker"),
         ("a:b", "is not host:port"),
-        ("::1", "looks like IPv6"),
+        ("::1", r"'::1' looks like IPv6; write it as \[address\]:port$"),
         ("[::1:9092", "is not host:port|looks like IPv6"),
         ("::1]:9092", "looks like IPv6"),
         ({1: "a"}, "a property's name is a str"),
