@@ -239,7 +239,8 @@ def split_address(address: str) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ConfigError(f"bootstrap.servers: {address!r} looks like IPv6; write it as [address]:port")
+        form = "[address]:port" if host.endswith(":") else f"[{host}]:{port}"  # without a port, or with one
+        raise ConfigError(f"bootstrap.servers: {address!r} looks like IPv6; write it as {form}")
     if not host or not colon or not re.fullmatch("0*[0-9]{1,5}", port) or not 0 < int(port[-5:]) < 65536:
         raise ConfigError(f"bootstrap.servers: {address!r} is not host:port")
     return host, int(port[-5:])
