@@ -259,9 +259,9 @@ def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read the file that Java's clients and Kafka's tools take, for
     ``options(**options_from_properties(path))``.
 
-    The client's properties get their ``kafka.`` prefix; names that have it, and options such as
-    ``subscribe``, stay as they are; (de)serializers are left out. ``${env:NAME}`` becomes ``env:NAME``.
-    Raises `ConfigError`.
+    The client's properties get their ``kafka.`` prefix; names that have it, options such as ``subscribe``,
+    and all that begin with ``key.`` or ``value.`` (settings of a format or its registry) stay as they are;
+    (de)serializers are left out. ``${env:NAME}`` becomes ``env:NAME``. Raises `ConfigError`.
     """
     # Late: `pykafka` parses times with this module and reads no files.
     from ...kafka.security.config_providers import read_file
@@ -272,6 +272,6 @@ def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
         lowered = name.lower()
         if lowered in _LEFT_OUT:
             continue
-        own = lowered in _OWN or lowered.startswith("kafka.")
+        own = lowered in _OWN or lowered.startswith(("kafka.", "key.", "value."))
         found[name if own else f"kafka.{name}"] = value
     return found

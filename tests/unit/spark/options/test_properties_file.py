@@ -37,6 +37,21 @@ def test_names_get_their_prefix(tmp_path: Path) -> None:
     assert options_from_properties(str(path)) == options_from_properties(path)
 
 
+def test_settings_of_formats_and_registries_stay_as_they_are(tmp_path: Path) -> None:
+    """With ``kafka.`` in front, values were decoded with the registry of keys and values. A format of another
+    package may call its settings as it likes."""
+    given = {
+        "registry.url": "http://both",
+        "value.registry.url": "http://values",
+        "Key.Registry.User": "me",
+        "value.format": "of-another-package",
+        "value.my.setting": "x",
+    }
+    path = tmp_path / "client.properties"
+    path.write_text("\n".join(f"{name}={text}" for name, text in given.items()))
+    assert options_from_properties(path) == given
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1"])
 def test_either_encoding(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "p"
