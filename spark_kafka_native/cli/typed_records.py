@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..kafka.errors import ConfigError
 from ..kafka.model import CORRUPT_COLUMN, ERROR_COLUMN, BadRecordMode
@@ -69,11 +69,28 @@ def _format(arguments: argparse.Namespace, payload: str, name: str, schema: str 
     in_properties = settings.pop("schema", None)
     schema = in_properties if schema is None else schema
     try:
-        if name == "json" and schema is None and "registry.url" not in settings:
-            return JsonText()
-        return ColumnFormat(name, None if schema is None else _text_of(schema), settings)
+        made = ColumnFormat(
+            name, None if schema is None else _text_of(schema), _without_others(name, settings)
+        )
     except FormatError as error:
         raise ConfigError(f"--{payload}-format {name}: {error}") from None
+    is_any_json = name == "json" and schema is None and "registry.url" not in settings
+    return JsonText() if is_any_json else made
+
+
+OF_DATA_FRAMES: Final = frozenset(["format", "layout", "prefix", "inferrecords"])
+"""Options of the data source that stand beside the settings of a format, and mean nothing here."""
+
+
+def _without_others(name: str, settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Without those that only other formats or data frames have: one file may serve several topics."""
+    from ..formats.format import SETTINGS
+
+    if name not in SETTINGS:
+        return settings
+    known = {one: {setting.lower() for setting in SETTINGS[one]} for one in SETTINGS}
+    others = OF_DATA_FRAMES.union(*known.values()) - known[name]
+    return {key: text for key, text in settings.items() if key.lower() not in others}
 
 
 def _text_of(schema: str) -> str:

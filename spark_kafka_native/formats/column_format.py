@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from .ddl import parse_ddl
 from .errors import FormatError
-from .format import Decoder, Encoder, SchemaFormat, is_own_schema, load_format
+from .format import Decoder, Encoder, SchemaFormat, check_settings, is_own_schema, load_format
 from .plain_types import nulls_as
 
 
@@ -21,7 +21,8 @@ class ColumnFormat:
     ``schema`` is an Arrow schema (of the fields of a struct) or type, columns as Spark writes them
     (``"id bigint, name string"``), or a schema in the format's own language (an Avro schema, say).
     ``settings`` are named as the data source's options are, without ``value.`` or ``key.``: ``{"timeZone":
-    "Europe/Berlin"}``, ``{"registry.url": "https://..."}``. Raises `FormatError`.
+    "Europe/Berlin"}``, ``{"registry.url": "https://..."}``. Raises `FormatError`, also for a setting that
+    the format does not know, if it is one of ours.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ColumnFormat:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         found = load_format(name)
+        check_settings(name, settings or ())
         given = {key.lower(): text for key, text in (settings or {}).items()}
         if isinstance(schema, str) and is_own_schema(schema, found):
             given["schema"], schema = schema, None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Final, Protocol, cast, runtime_checkable
@@ -153,6 +154,60 @@ _OURS: Final = {
     "string": "string_format:StringFormat",
 }
 """Module and class, loaded when the format is used."""
+
+_OF_REGISTRY: Final = (
+    "registry.url",
+    "registry.user",
+    "registry.password",
+    "registry.token",
+    "registry.allowHttp",
+    "registry.ssl.ca",
+    "registry.ssl.certificate",
+    "registry.ssl.key",
+    "registry.ssl.keyPassword",
+    "registry.register",
+    "subject",
+    "subjectStrategy",
+    "schemaVersion",
+    "schemaId",
+    "schemaReferences",
+    "schemaIdIn",
+)
+SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "arrow-ipc": (),
+    "avro": ("schema", "avroSchema", *_OF_REGISTRY),
+    "csv": ("sep", "delimiter", "quote", "escape", "nullValue", "timeZone"),
+    "json": ("schema", "timeZone", *_OF_REGISTRY),
+    "protobuf": (
+        "descriptorFile",
+        "message",
+        "messageClass",
+        "enums.as.ints",
+        "upcast.unsigned.ints",
+        "unwrap.primitive.wrapper.types",
+        "emit.default.values",
+        "recursive.fields.max.depth",
+        "convert.any.fields.to.json",
+        "retain.empty.message.types",
+        *_OF_REGISTRY,
+    ),
+    "string": (),
+}
+"""What users may set of each of ours, written as the data source's options are, without ``value.``."""
+
+
+def check_settings(name: str, given: Iterable[str]) -> None:
+    """Raise `FormatError` for the first of the settings ``given``, names in any case, that the format
+    ``name`` does not know. A format of another package may have any."""
+    if name not in SETTINGS:
+        return
+    known = {one.lower(): one for one in SETTINGS[name]}
+    for one in given:
+        if one.lower() not in known:
+            bare = re.sub(r"^(key|value)\.", "", one.lower())  # the prefix of an option, left on
+            nearest = difflib.get_close_matches(bare, known, n=1)
+            hint = f"; did you mean '{known[nearest[0]]}'?" if nearest else ""
+            raise FormatError(f"The format '{name}' has no setting '{one}'{hint}")
 
 
 def format_names() -> tuple[str, ...]:

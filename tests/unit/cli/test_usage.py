@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -569,3 +570,30 @@ def test_json_without_a_schema_is_any_json_unless_a_registry_has_one() -> None:
     for registry in (("--registry", "https://r"), ("-X", "registry.url=https://r")):
         found = formats("--value-format", "json", *registry)["value"]
         assert (isinstance(found, JsonText), dict(found.settings)) == (False, {"registry.url": "https://r"})
+
+
+@pytest.mark.parametrize("words", [(), ("--value-schema", "at timestamp")])
+def test_a_misspelt_setting_of_a_format_is_refused(words: tuple[str, ...]) -> None:
+    wanted = "--value-format json: The format 'json' has no setting 'timeZne'; did you mean 'timeZone'"
+    with pytest.raises(ConfigError, match=re.escape(wanted)):
+        formats("--value-format", "json", *words, "-X", "value.timeZne=Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("string", {}),
+        ("csv", {"sep": ";", "timezone": "Asia/Tokyo"}),
+        ("avro", {"registry.url": "https://r", "subject": "s"}),
+    ],
+)
+def test_one_file_may_have_settings_of_several_formats_and_of_data_frames(
+    tmp_path: Path, name: str, known: dict[str, str]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "value.format=avro\nvalue.layout=columns\nvalue.Prefix=v_\nvalue.inferRecords=5\nvalue.sep=;\n"
+        "value.timeZone=Asia/Tokyo\nregistry.url=https://r\nvalue.subject=s\n"
+    )
+    found = formats("--value-format", name, "--config", str(file))["value"]
+    assert dict(found.settings) == known

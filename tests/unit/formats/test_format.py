@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_kafka_native.formats import (
+    ColumnFormat,
     Decoded,
     FormatError,
     format,
@@ -211,3 +212,30 @@ def test_types_of_numpy(kind: str) -> None:
 def test_a_schema_in_the_language_of_its_format_or_in_that_of_spark(text: str, is_own: bool) -> None:
     assert is_own_schema(text, load_format("avro")) is is_own
     assert not is_own_schema(text, load_format("string"))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "hint"),
+    [
+        ("json", "timeZne", "; did you mean 'timeZone'?"),
+        ("json", "value.TimeZone", "; did you mean 'timeZone'?"),
+        ("csv", "key.sep", "; did you mean 'sep'?"),
+        ("csv", "delimitr", "; did you mean 'delimiter'?"),
+        ("avro", "regstry.url", "; did you mean 'registry.url'?"),
+        ("avro", "sep", ""),
+        ("protobuf", "mode", ""),
+        ("string", "timeZone", ""),
+    ],
+)
+def test_a_setting_that_one_of_our_formats_does_not_know_is_refused(
+    name: str, setting: str, hint: str
+) -> None:
+    """Misspelt, it was ignored, and another time or another schema was read."""
+    with pytest.raises(FormatError) as raised:
+        ColumnFormat(name, None, {setting: "x"})
+    assert str(raised.value) == f"The format '{name}' has no setting '{setting}'{hint}"
+
+
+def test_a_format_of_another_package_may_have_any_setting(offered) -> None:
+    offered(other="spark_kafka_native.formats.json.json_format:JsonFormat")
+    assert ColumnFormat("other", None, {"timeZne": "x"}).settings == (("timezne", "x"),)

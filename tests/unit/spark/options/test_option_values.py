@@ -2,10 +2,13 @@ import pickle
 
 import pytest
 
+from spark_kafka_native.cli.typed_records import OF_DATA_FRAMES
+from spark_kafka_native.formats import format
+from spark_kafka_native.formats.format import SETTINGS
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.spark.options.option import OptionType, Scope
-from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.options.option_values import OWN_FORMATS, OptionValues
 from spark_kafka_native.spark.options.table import OPTIONS
 
 
@@ -144,6 +147,16 @@ def test_brokers_have_two_names(name):
 def test_settings_that_a_format_knows_are_known():
     given = {"value.format": "csv", "value.delimiter": ";", "key.schemaReferences": "[]"}
     assert OptionValues.parse(given, Scope.WRITE).warnings == ()
+
+
+@pytest.mark.parametrize("payload", ["key", "value"])
+def test_the_settings_of_our_formats_are_the_options_of_the_table(payload):
+    names = {option.name for option in OPTIONS}
+    options = {name.removeprefix(f"{payload}.") for name in names if name.startswith(f"{payload}.")}
+    options |= {name for name in names if name.startswith("registry.")}
+    settings = {setting for known in SETTINGS.values() for setting in known}
+    assert settings == {name for name in options if name.lower() not in OF_DATA_FRAMES}
+    assert set(OWN_FORMATS) == {"raw", *SETTINGS} == {"raw", *format._OURS}
 
 
 @pytest.mark.parametrize("scope", [Scope.READ, Scope.STREAM, Scope.WRITE])
