@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _LISTEN, _INTERVAL_S = "127.0.0.1:9308", 15
 _KEPT_LOOKS, _KEPT_S = 4, 60.0
-"""The last look is served for 4 intervals, at least for 60 seconds: one that fails must not reset an alert,
-and old numbers must not pass for new ones."""
+"""From its end, the last look is served for 4 intervals, at least for 60 seconds, and for as long as it took:
+one that fails must not reset an alert, and old numbers must not pass for new ones."""
 
 
 def add_command(commands: Any) -> None:
@@ -83,14 +83,16 @@ class WatchedCluster:
         self._kept_s = kept_s
         self._lock = threading.Lock()
         self._moment: ClusterMoment | None = None
-        self._looked_at = 0.0
+        self._looked_at = self._kept_until = 0.0
         self._up = False
         self._said = ""
 
     def see(self, moment: ClusterMoment) -> None:
-        """Serve ``moment`` from now on."""
+        """Serve ``moment``, of a look that ends now. The next one may take as long."""
+        now = time.monotonic()
         with self._lock:
             self._moment, self._looked_at, self._up = moment, time.time(), True
+            self._kept_until = now + self._kept_s + (now - moment.at)
         self._say("; ".join(moment.problems[:3]))
 
     def miss(self, error: KafkaError) -> None:
@@ -111,7 +113,7 @@ class WatchedCluster:
 
         with self._lock:
             moment, looked_at, up = self._moment, self._looked_at, self._up
-        fresh = moment is not None and time.monotonic() - moment.at < self._kept_s
+            fresh = time.monotonic() < self._kept_until
         yield Observed(catalogue.EXPORTER_UP, int(up and fresh))
         yield Observed(catalogue.EXPORTER_LOOKED, looked_at)
         if moment is None or not fresh:

@@ -276,7 +276,7 @@ def test_partitions_that_were_just_added_are_seen(topics: list[str]) -> None:
         assert len(cluster_moment.look_at_cluster(admin, topics).ends) == 3
 
 
-def test_a_look_is_served_until_it_is_too_old(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_look_is_served_while_others_fail(capfd: pytest.CaptureFixture[str]) -> None:
     watched = WatchedCluster(60)
     moment = ClusterMoment(
         at=time.monotonic(),
@@ -301,8 +301,24 @@ def test_a_look_is_served_until_it_is_too_old(capfd: pytest.CaptureFixture[str])
     watched.see(replace(moment, problems=[]))
     watched.miss(NetworkError("gone"))  # again, after a look without a problem
     assert capfd.readouterr().err == "warning: gone\n"
-    moment.at -= 60
-    watched.see(moment)  # at the end of a slow look
+
+
+@pytest.mark.parametrize("took_s", [0, 66, 600])
+def test_a_look_counts_from_its_end_and_until_the_next_that_takes_as_long(
+    monkeypatch: pytest.MonkeyPatch, took_s: int
+) -> None:
+    """A slow one was too old before it was shown: a cluster with many groups had no metrics at all."""
+    now = [1000.0 + took_s]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    monkeypatch.setattr(exporter_module, "time", clock)
+    watched = WatchedCluster(60)
+    watched.see(ClusterMoment(at=1000.0, ends={T0: 10}, groups={"g": {T0: 4}}))
+    for after_s in (0, took_s + 59):
+        now[0] = 1000.0 + took_s + after_s
+        seen = names(watched)
+        assert seen["kafka.exporter.up"] == 1
+        assert seen["kafka.consumergroup.lag{consumergroup=g,topic=t,partition=0}"] == 6
+    now[0] += 1
     assert set(names(watched)) == {"kafka.exporter.up", "kafka.exporter.last_success.timestamp"}
     assert names(watched)["kafka.exporter.up"] == 0
 
