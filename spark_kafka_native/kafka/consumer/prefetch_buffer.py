@@ -308,7 +308,7 @@ class PrefetchBuffer:
         """The current values of gauges. Without the lock, as `progress`: a thread that was interrupted may
         hold it.
         """
-        known = list(self._wanted.values())
+        known = self._read_now()
         paused = sum(one.paused for one in known)
         return [
             Observed(metric.PREFETCHED_BYTES, sum(one.nbytes for one in known)),
@@ -322,12 +322,16 @@ class PrefetchBuffer:
         offset if only committed records are read.
         """
         found = []
-        for one in list(self._wanted.values()):
+        for one in self._read_now():
             if (log_end := one.log_end) is not None:
                 end, stable = log_end
                 end = min(end, stable) if read_committed and stable >= 0 else end
                 found.append((one.topic_partition, one.position, end))
         return found
+
+    def _read_now(self) -> list[BufferedPartition]:
+        """No partitions once closed: another consumer may have the lag of the same ones."""
+        return [] if self.closed else list(self._wanted.values())
 
     def take(self) -> FetchedRecords | None:
         """The next records, which count as handed out; None if none are waiting."""

@@ -303,7 +303,7 @@ class GroupConsumer:
         return self._reader.metrics(
             [
                 Observed(metric.REBALANCES, self._member.membership.rebalances),
-                Observed(metric.ASSIGNED_PARTITIONS, len(self.assignment)),
+                Observed(metric.ASSIGNED_PARTITIONS, 0 if self._closed else len(self.assignment)),
             ]
         )
 

@@ -161,7 +161,7 @@ LAG = _gauge(
     "kafka.consumer.lag",
     "{record}",
     "Offsets between the position and the end of the log (with `read_committed`, its last stable offset), "
-    "as of the last fetched records; absent before the first ones",
+    "as of the last fetched records; absent before the first ones, and once closed",
     "topic",
     "partition",
 )

@@ -341,6 +341,15 @@ def test_how_much_waits_is_told(shared: PrefetchBuffer) -> None:
     assert told["kafka.consumer.queue.batches"] == 1
 
 
+def test_a_closed_consumer_has_no_lag_and_reads_no_partition(shared: PrefetchBuffer) -> None:
+    """The lag was there twice once another one read the same partitions."""
+    shared.put(wanted(shared), 0, records(0, 5))
+    assert ends(shared, read_committed=False) == {TP: 100}
+    shared.close()
+    assert ends(shared, read_committed=False) == {}
+    assert set(observed(shared).values()) == {0}
+
+
 def test_giving_back_drops_nothing_that_waits_behind(shared: PrefetchBuffer) -> None:
     first = records(0, 1)
     shared.put(wanted(shared), 0, first)

@@ -50,6 +50,8 @@ from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
 from spark_kafka_native.kafka.group.progress import Offsets
 from spark_kafka_native.kafka.group.rebalance import RebalanceCallbacks
 from spark_kafka_native.kafka.model import OffsetAt, Record, TopicPartition
+from spark_kafka_native.kafka.observe import catalogue
+from spark_kafka_native.kafka.observe.catalogue import Kind
 from spark_kafka_native.kafka.protocol.api.group_membership import LeaveGroupRequest
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -1358,6 +1360,26 @@ def test_commits_are_among_the_events_and_the_metrics_of_their_consumer(make: Ma
     parts = parts_of(make(A0))
     assert parts.commits.queue.work_units is parts.reader.work_units
     assert parts.commits.queue.metrics is parts.reader.registry
+
+
+def test_a_closed_consumer_has_neither_partitions_nor_a_lag(make: Make) -> None:
+    """As long as the object was kept, it counted along with the one in its place."""
+    consumer = make(A0)
+    prefetch(consumer, A0)
+    before = consumer.metrics()
+    assert (before.value("kafka.group.partitions"), before.value("kafka.consumer.lag")) == (1, 3)
+    parts_of(consumer).reader.registry.count(catalogue.COMMITS, 1, "committed")
+    consumer.close()
+    after = consumer.metrics()
+    assert {str(key): value for key, value in after if after.kinds[key.name].kind is Kind.GAUGE} == {
+        "kafka.client.connections": 0,
+        "kafka.consumer.partitions{state=paused}": 0,
+        "kafka.consumer.partitions{state=reading}": 0,
+        "kafka.consumer.queue.batches": 0,
+        "kafka.consumer.queue.bytes": 0,
+        "kafka.group.partitions": 0,
+    }
+    assert after.value("kafka.group.commits", outcome="committed") == 1
 
 
 def test_as_many_events_wait_as_the_caller_asks_for(make: Make) -> None:
