@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import struct
 from decimal import Decimal
@@ -70,6 +71,13 @@ def read(reader: Reader, payloads: list[bytes | None], **fields: pa.DataType) ->
         ('{"x":1, "":null}', pa.map_(pa.string(), pa.int32()), [("x", 1), ("", None)]),
         ('{"é":{"\\u00e9":[]}}', MAPS, [("é", [("é", [])])]),
         ("{}", MAPS, []),
+        ("1e39", pa.string(), "1e39"),
+        ('"2020-01-01T00:00:00-05:30"', UTC_MICROS, dt.datetime(2020, 1, 1, 5, 30, tzinfo=dt.UTC)),
+        ('"2020-01-01T23:59:59.999999"', UTC_MICROS, dt.datetime(2020, 1, 1, 23, 59, 59, 999_999, dt.UTC)),
+        ("0.00000000000000000000000000000000000001", pa.decimal128(38, 38), Decimal("1e-38")),
+        ("99999999.994", pa.decimal128(10, 2), Decimal("99999999.99")),
+        ("-0.125e2", pa.decimal128(10, 0), Decimal(-13)),
+        ("12e3", pa.decimal128(10, 2), Decimal("12000.00")),
         ('"aGk="', pa.binary(), b"hi"),
         ('"/+9hYQ=="', pa.binary(), b"\xff\xefaa"),
         ('"AAECA/7/"', pa.binary(), b"\0\1\2\3\xfe\xff"),
@@ -130,8 +138,27 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
         ("0." + "0" * 200, pa.decimal128(10, 2)),
         ("1e400", pa.float64()),
         ("5e-324", pa.float64()),
+        ("1e1000", pa.float64()),
+        ("1e18446744073709551617", pa.float64()),
+        ("1e-18446744073709551617", pa.float64()),
+        ("nulx", pa.int64()),
+        ("truf", pa.bool_()),
+        ("[1}", pa.list_(pa.int64())),
+        ("[1}2]", pa.list_(pa.int64())),
+        ('{"x":{}]', MAPS),
         ("1.00000017881393432617187499", pa.float32()),
+        ("1e-40", pa.float32()),
+        ("3.41e38", pa.float32()),
         ("128", pa.int8()),
+        ("10000000000000000000", pa.int64()),
+        ("12345678901234567890", pa.int64()),
+        ("-12345678901234567890", pa.int64()),
+        ("1.0", pa.int64()),
+        ("1e39", pa.decimal128(38, 0)),
+        ('"1.25x', pa.decimal128(10, 2)),
+        ('"2020-01-01T00:00:00+02:00"', pa.timestamp("us")),
+        ('"2020-01-01T00:00:00x', UTC_MICROS),
+        ('"2020-01-01T00:00:00+02:00x', UTC_MICROS),
         ("1e-200", pa.decimal128(10, 2)),
         (f"{2**128 + 1}", pa.decimal128(38, 0)),
         ('"1x', pa.decimal128(38, 2)),
@@ -162,6 +189,63 @@ def test_nor_of_values_that_may_not_fit(reader: Reader, text: str, kind: pa.Data
     assert read(reader, [b'{"a":' + text.encode() + b"}"], a=kind) == ([None], [0])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[
+            f"\\u{unit:04x}"
+            for unit in (1, 0x7F, 0x80, 0x7FE, 0x7FF, 0x800, 0xFFF, 0x1000, 0x8000, 0xD7FF, 0xE000, 0xFFFF)
+        ],
+        *[
+            f"\\u{high}\\u{low}"
+            for high in ("d800", "D801", "d840", "dbff")
+            for low in ("dc00", "dc01", "DFFE", "dfff")
+        ],
+        *[f"\\{letter}" for letter in 'bfnrt/"\\\\'],
+    ],
+)
+def test_escaped_characters_up_to_each_limit(reader: Reader, text: str) -> None:
+    """In values and in names: both have the text that they have in Python."""
+    payload = f'{{"a": "{text}", "m": {{"{text}x": "x{text}"}}}}'
+    kinds = {"a": pa.string(), "m": pa.map_(pa.string(), pa.string())}
+    wanted = json.loads(payload)
+    assert read(reader, [payload.encode()], **kinds) == ([{**wanted, "m": [*wanted["m"].items()]}], [])
+
+
+@pytest.mark.parametrize(
+    "text", [r"\ud800", r"\udbff", r"\udc00", r"\udfff", r"\ud800\udbff", r"\udbff\ue000"]
+)
+def test_half_a_surrogate_pair_is_no_character(reader: Reader, text: str) -> None:
+    assert read(reader, [f'{{"a":"{text}"}}'.encode()], a=pa.string()) == ([None], [0])
+
+
+@pytest.mark.parametrize(
+    ("whole", "kind"),
+    [
+        (b'{"a":"2020-01-01"}', pa.date32()),
+        (b'{"a":"2020-01-01"}', UTC_MICROS),
+        (b'{"a":"2020-01-01T00:00:00.5+02:00"}', UTC_MICROS),
+        (b'{"a":"2020-01-01T00:00:00.5"}', pa.timestamp("us")),
+        (rb'{"a":"\ud83d\ude00 \u00e9\n"}', pa.string()),
+        (b'{"a":false}', pa.bool_()),
+        (b'{"a":true}', pa.bool_()),
+        (b'{"a":null}', pa.bool_()),
+        (b'{"a":"aGk="}', pa.binary()),
+        (b'{"a":[1, 2]}', pa.list_(pa.int8())),
+        (b'{"a":{"x": 1}}', pa.map_(pa.string(), pa.int8())),
+        (b'{"a":"-1.5e1"}', pa.decimal128(5, 2)),
+    ],
+)
+def test_a_payload_that_breaks_off_is_not_completed_by_the_next_one(
+    reader: Reader, whole: bytes, kind: pa.DataType
+) -> None:
+    """The payloads of a batch are one behind the other in memory."""
+    parts = [part for at in range(1, len(whole)) for part in (whole[:at], whole[at:])]
+    rows, unsure = read(reader, [whole, *parts], a=kind)
+    assert rows[1:] == [None] * len(parts)
+    assert unsure == [*range(1, len(parts) + 1)]
+
+
 def test_doubles_are_exact(reader: Reader) -> None:
     draw = random.Random(20)
     doubles = [struct.unpack("<d", draw.randbytes(8))[0] for _ in range(20_000)]
@@ -176,6 +260,9 @@ def test_doubles_are_exact(reader: Reader) -> None:
     ]
     texts += [f"{2**52 + draw.getrandbits(51)}.5{'0' * digits}" for digits in range(4) for _ in range(500)]
     texts += [f"{2**50 + draw.getrandbits(49)}.{draw.choice((125, 375, 625, 875))}" for _ in range(500)]
+    sixteenths = [f"{one * 625:04}" for one in range(1, 16, 2)]
+    texts += [f"{2**49 + draw.getrandbits(48)}.{draw.choice(sixteenths)}" for _ in range(500)]
+    texts += ["0", "-0", "0.0", "-0.0", "-0e5", "-0.000e-400"]
     rows, unsure = read(reader, [b'{"a":%s}' % text.encode() for text in texts], a=pa.float64())
     wrong = [
         text for text, row in zip(texts, rows, strict=True) if row and repr(row["a"]) != repr(float(text))
@@ -187,7 +274,7 @@ def test_doubles_are_exact(reader: Reader) -> None:
 def test_each_day_of_odd_years_and_none_that_does_not_exist(reader: Reader) -> None:
     texts = [
         f"{year:04}-{month:02}-{day:02}"
-        for year in (1, 4, 100, 400, 1600, 1899, 1900, 1968, 1969, 1970, 2000, 2023, 2024, 2100, 9999)
+        for year in (1, 4, 100, 400, 1600, 1800, 1899, 1900, 1968, 1969, 1970, 2000, 2023, 2024, 2100, 9999)
         for month in range(14)
         for day in range(33)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import subprocess
 import sys
@@ -125,6 +126,14 @@ def test_strings(writer: Writer) -> None:
         ),
         '"é😀\u2028\x7f/"', None,
     ]  # fmt: skip
+
+
+@each_writer
+@pytest.mark.parametrize("odd", ['"', "\\", *map(chr, (0, 1, 7, 8, 9, 13, 15, 16, 30, 31)), " ", "\x7f", "é"])
+def test_a_character_is_escaped_at_each_place_of_a_text(writer: Writer, odd: str) -> None:
+    """Eight bytes without such characters are written at once."""
+    given = ["x" * at + odd + "x" * (19 - at) for at in range(20)]
+    assert [json.loads(one or "") for one in texts(writer, pa.array(given))] == given
 
 
 @each_writer
