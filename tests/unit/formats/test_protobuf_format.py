@@ -239,6 +239,27 @@ def test_a_descriptor_that_calls_its_own_messages_as_googles() -> None:
         ProtobufFormat().decoder(resolved.type, resolved.settings)
 
 
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ("int64 value = 1;", "int64"),
+        ("int64 value = 2;", "struct<value: int64>"),
+        ("repeated int64 value = 1;", "struct<value: list<item: int64>>"),
+        ("int64 value = 1; int64 other = 2;", "struct<value: int64, other: int64>"),
+    ],
+)
+def test_a_message_named_as_a_wrapper_is_one_if_it_has_its_field(fields: str, kind: str) -> None:
+    text = f"""syntax = "proto3"; package google.protobuf; message Int64Value {{ {fields} }}
+    message M {{ Int64Value a = 1; }}"""
+    files = compile_proto("a.proto", {"a.proto": text})
+    given = {
+        "descriptor": base64.b64encode(files.SerializeToString()).decode(),
+        "message": "google.protobuf.M",
+    }
+    resolved = ProtobufFormat().resolve_read(given | {"unwrap.primitive.wrapper.types": "true"})
+    assert str(resolved.type.field("a").type) == kind
+
+
 @pytest.mark.parametrize("name", ["convert.any.fields.to.json", "retain.empty.message.types"])
 def test_options_of_spark_that_are_refused(name: str) -> None:
     with pytest.raises(FormatError, match=f"{name} is not supported"):
@@ -313,6 +334,22 @@ def test_a_oneof_may_have_two_members() -> None:
     assert alone.array.to_pylist() == [{"a": None}, {"a": 5}]
     with pytest.raises(EncodeError, match="row 0: `b` is set, and so is another member of its oneof"):
         ProtobufFormat().encoder(kind, given).encode(pa.array([{"a": 5, "b": "x"}], kind))
+
+
+@pytest.mark.parametrize(
+    ("row", "second"),
+    [
+        ({"code": 1, "label": "l"}, "label"),
+        ({"code": 1, "seed": {"x": 1}}, "seed"),
+        ({"label": "l", "seed": {"x": 1}}, "seed"),
+        ({"code": 0, "label": "", "seed": {"x": 1}}, "label"),
+    ],
+)
+def test_any_two_members_of_a_oneof_are_refused(row: dict[str, Any], second: str) -> None:
+    alone = {"label": "l"}
+    encoder = ProtobufFormat().encoder(type_of(PART), settings(PART))
+    with pytest.raises(EncodeError, match=f"row 1: `{second}` is set, and so is another member of its oneof"):
+        encoder.encode(pa.array([alone, row], type_of(PART)))
 
 
 def test_bad_payloads_write_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
@@ -404,6 +441,14 @@ def test_the_last_of_equal_keys_counts() -> None:
     decoded = read(kind, EVERYTHING, payload, other, b"\x92\x03\x00")
     found = [sorted(row["by_name"]) for row in decoded.array.to_pylist()]
     assert found == [[("a", 3), ("b", 2)], [("a", 4)], [("", 0)]]
+
+
+def test_the_last_of_two_equal_keys_counts_where_no_map_has_more_entries() -> None:
+    kind = pa.struct([("by_name", pa.map_(pa.string(), pa.int64()))])
+    payload = made(EVERYTHING, by_name={"a": 1}) + made(EVERYTHING, by_name={"a": 2})
+    other = made(EVERYTHING, by_name={"a": 3})
+    decoded = read(kind, EVERYTHING, other, payload, other)
+    assert [row["by_name"] for row in decoded.array.to_pylist()] == [[("a", 3)], [("a", 2)], [("a", 3)]]
 
 
 def test_an_unknown_number_of_a_closed_enum_is_absent() -> None:
@@ -656,6 +701,33 @@ def test_what_is_written_is_what_the_reference_writes() -> None:
         None,
         made(PART, name="y"),
     ]
+
+
+def test_slices_of_lists_and_maps_are_written_as_their_rows() -> None:
+    part = pa.struct([("name", pa.string())])
+    kind = pa.struct(
+        [
+            ("int32s", pa.list_(pa.int32())),
+            ("by_name", pa.map_(pa.string(), pa.int64())),
+            ("parts", pa.list_(part)),
+        ]
+    )
+    rows = pa.array(
+        [
+            {"int32s": [1, 2], "by_name": [("a", 1), ("b", 2)], "parts": [{"name": "x"}]},
+            {"int32s": [3], "by_name": [("c", 3)], "parts": [{"name": "y"}, {"name": "z"}]},
+            {"int32s": [4, 5], "by_name": [("d", 4)], "parts": []},
+            {"int32s": [None], "by_name": [("e", None)], "parts": [None]},
+        ],
+        kind,
+    )
+    encoder = ProtobufFormat().encoder(kind, settings(EVERYTHING))
+    wanted = [write(kind, EVERYTHING, row)[0] for row in rows[:3].to_pylist()]
+    for start in range(3):
+        for end in range(start, 3):
+            assert encoder.encode(rows[start : end + 1]).to_pylist() == wanted[start : end + 1]
+    with pytest.raises(EncodeError, match="row 1: "):
+        encoder.encode(rows[2:])
 
 
 def test_many_payloads_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
