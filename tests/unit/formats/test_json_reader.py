@@ -150,6 +150,11 @@ def test_it_is_not_sure_of_anything_else(reader: Reader, payload: bytes) -> None
         ("1e-40", pa.float32()),
         ("3.41e38", pa.float32()),
         ("128", pa.int8()),
+        ("-129", pa.int8()),
+        ("32768", pa.int16()),
+        ("-32769", pa.int16()),
+        (f"{2**31}", pa.int32()),
+        (f"{-(2**31) - 1}", pa.int32()),
         ("10000000000000000000", pa.int64()),
         ("12345678901234567890", pa.int64()),
         ("-12345678901234567890", pa.int64()),
@@ -319,6 +324,17 @@ def test_an_object_within_one_of_many_members(reader: Reader, before: int) -> No
     payloads = [f'{{{others}"p":{{"x":{row}}},"y":{row}}}'.encode() for row in range(3)]
     wanted = [{"p": {"x": row}, "y": row} for row in range(3)]
     assert read(reader, payloads, p=pa.struct([("x", pa.int64())]), y=pa.int64()) == (wanted, [])
+
+
+def test_nulls_stay_at_their_rows_in_slices_and_in_many_rows(reader: Reader) -> None:
+    values = [None if row % 7 == 3 or row % 11 == 0 else {"a": row} for row in range(5_000)]
+    payloads = pa.array([None if one is None else json.dumps(one).encode() for one in values], pa.binary())
+    program = compile_read(pa.struct([("a", pa.int64())]), naive_is_utc=True)
+    assert program is not None
+    for start, end in ((0, 5_000), (1, 5_000), (3, 20), (8, 9), (13, 4_000)):
+        array, unsure = reader(program, payloads[start:end])
+        array.validate(full=True)
+        assert (array.to_pylist(), unsure.tolist()) == (values[start:end], [])
 
 
 def test_what_it_leaves_is_read_and_put_in_place() -> None:

@@ -83,6 +83,8 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
         (NANOS, NANOS, None, b"\x01", -1),
         # Rounded down, as Java's Math.floorDiv.
         (NANOS, NANOS, UTC, b"\x01", dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC)),
+        (NANOS, NANOS, UTC, b"\xd1\x0f", dt.datetime(1969, 12, 31, 23, 59, 59, 999998, dt.UTC)),
+        (NANOS, NANOS, UTC, b"\x9e\x1f", dt.datetime(1970, 1, 1, 0, 0, 0, 1, dt.UTC)),
         (
             {"type": "long", "logicalType": "time-micros"}, {"type": "long", "logicalType": "time-micros"},
             pa.time64("us"), b"\x02", dt.time(0, 0, 0, 1),
@@ -107,6 +109,9 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
         ("long", ["null", "double", "long"], None, b"\x03", {"member0": None, "member1": -2}),
         (["null", "int"], ["null", "long"], None, b"\x02\x04", 2),
         (["null", "int"], "int", None, b"\x02\x04", 2),
+        (["null", "int", "string"], ["null", "int", "string"], None, b"\x00", None),
+        (["null", "int", "string"], ["null", "int", "string"], None, b"\x04\x02a",
+         {"member0": None, "member1": "a"}),
         (["string", "int"], ["int", "long"], None, b"\x02\x04", 2),
         (
             {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
@@ -267,7 +272,10 @@ LEAST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
         ({"type": "map", "values": "float"}, b"\x04" + b"\0" * 9, "more elements than bytes"),
         ({"type": "array", "items": "int"}, LEAST + b"\x00", "more elements than bytes"),
         ({"type": "array", "items": "int"}, b"\x01\x04\x02\x00", "size of a block"),
+        ({"type": "array", "items": "int"}, b"\x01\x00\x02\x00", "size of a block"),
         ({"type": "array", "items": "null"}, HUGE + b"\x00", "much larger"),
+        # Ten blocks of 4,000.
+        ({"type": "array", "items": "null"}, b"\xc0\x3e" * 10 + b"\x00", "much larger"),
         ({"type": "array", "items": record(name="Empty")}, b"\xfe\xff\x7f\x00", "much larger"),
         ({"type": "array", "items": "int"}, b"\x02\x02", "ends within it"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 0}, b"\x02\x64", "more digits"),
@@ -282,7 +290,18 @@ LEAST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
             b"\x22\x00\x80" + b"\0" * 15,
             "more digits",
         ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0},
+            b"\x24\xff\x00" + b"\xff" * 16,
+            "more digits",
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0},
+            b"\x22\xff\x7f" + b"\0" * 15,
+            "more digits",
+        ),
         (LONG_MILLIS, HUGE, "does not fit"),
+        (LONG_MILLIS, LEAST, "does not fit"),
     ],
 )
 def test_bad_payloads_are_named_and_change_no_other(
@@ -313,6 +332,110 @@ def test_bad_payloads_are_named_and_change_no_other(
     whole = record(("before", "string"), ("x", schema))
     [told] = decode(kernel, [b"\x02b" + data], whole).bad.reasons
     assert any(part in told for part in reason.split("|"))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ("boolean", True),
+        ("int", -300),
+        ("long", 2**40),
+        ("float", 1.5),
+        ("double", 1.5),
+        ("string", "text"),
+        ("bytes", b"ab"),
+        (fixed(3), b"abc"),
+        (decimal(4, 2), Decimal("1.25")),
+        ({**fixed(4), "logicalType": "decimal", "precision": 4, "scale": 2}, Decimal("1.25")),
+        ({**fixed(16), "logicalType": "uuid"}, bytes(range(16))),
+        (E1, "C"),
+        (["null", "string"], "text"),
+        ({"type": "array", "items": fixed(2)}, [b"ab", b"cd"]),
+        ({"type": "map", "values": "string"}, {"k": "v"}),
+        (record(("s", "string"), ("f", fixed(1)), name="P"), {"s": "t", "f": b"f"}),
+    ],
+)
+def test_a_value_of_any_type_is_skipped_and_may_not_break_off(
+    kernel: AvroKernel, schema: Any, value: Any
+) -> None:
+    written, read = record(("x", schema), ("after", "int")), record(("after", "int"))
+    payload = write(written, {"x": value, "after": 7})
+    cut = [payload[:end] for end in range(len(payload))]
+    decoded = decode(kernel, [payload, *cut, payload], written, read)
+    assert decoded.array.to_pylist() == [{"after": 7}, *[None] * len(cut), {"after": 7}]
+    assert decoded.bad.rows == tuple(range(1, len(payload) + 1))
+    whole = decode(kernel, [payload, *cut, payload], written)
+    assert whole.bad.rows == decoded.bad.rows
+    assert whole.array[0] == whole.array[-1]
+    assert whole.array[-1].as_py()["after"] == 7
+
+
+@pytest.mark.parametrize(("kind", "bits"), [(pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32)])
+def test_integers_of_a_narrow_column_are_within_its_limits(
+    kernel: AvroKernel, kind: pa.DataType, bits: int
+) -> None:
+    least, most = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    payloads = [varint(one) for one in (least, most, least - 1, most + 1, least, most)]
+    decoded = decode(kernel, [*payloads], "int", "int", kind)
+    assert decoded.array.to_pylist() == [least, most, None, None, least, most]
+    assert decoded.bad.rows == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "odd"),
+    [
+        (b"\xc2\x80", b"\xdf\xbf", [b"\xc1\xbf", b"\xc2\x7f", b"\xc2\xc0", b"\xc2"]),
+        (b"\xe0\xa0\x80", b"\xed\x9f\xbf", [b"\xe0\x9f\xbf", b"\xe0\x80\x80", b"\xed\xa0\x80", b"\xe1\x80"]),
+        (b"\xee\x80\x80", b"\xef\xbf\xbf", [b"\xee\x80\x7f", b"\xee\x7f\x80", b"\xef\xbf\xc0"]),
+        (
+            b"\xf0\x90\x80\x80",
+            b"\xf4\x8f\xbf\xbf",
+            [
+                b"\xf0\x8f\xbf\xbf",
+                b"\xf4\x90\x80\x80",
+                b"\xf5\x80\x80\x80",
+                b"\xf8\x88\x80\x80",
+                b"\xf1\x80\x80\x7f",
+            ],
+        ),
+    ],
+)
+@pytest.mark.parametrize("before", [0, 5, 8])
+def test_text_is_utf_8_up_to_the_limits_of_each_length(
+    kernel: AvroKernel, first: bytes, last: bytes, odd: list[bytes], before: int
+) -> None:
+    texts = [b"a" * before + one for one in (first, last, *odd, first, last)]
+    decoded = decode(kernel, [varint(len(text)) + text for text in texts], "string")
+    good = [text.decode() for text in texts[:2]]
+    assert decoded.array.to_pylist() == [*good, *[None] * len(odd), *good]
+    assert decoded.bad.rows == tuple(range(2, 2 + len(odd)))
+
+
+def test_nulls_stay_at_their_rows_in_slices_and_in_many_rows(kernel: AvroKernel) -> None:
+    values = [None if row % 7 == 3 or row % 11 == 0 else row for row in range(5_000)]
+    payloads = pa.array([None if one is None else varint(one) for one in values], pa.binary())
+    avro = parse_schema('"int"')
+    decoder = AvroDecoder(avro, avro, pa.int32(), kernel)
+    for start, end in ((0, 5_000), (1, 5_000), (3, 20), (8, 9), (13, 4_000)):
+        decoded = decoder.decode(payloads[start:end])
+        decoded.array.validate(full=True)
+        assert decoded.array.to_pylist() == values[start:end]
+        assert decoded.bad == BadRows()
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 32, 33, 64, 65, 300])
+def test_keys_of_a_map_differ_however_many_there_are(kernel: AvroKernel, count: int) -> None:
+    """Each key begins with the next one."""
+    schema = {"type": "map", "values": "int"}
+    keys = ["k" * size for size in range(count, 0, -1)]
+    payload = write(schema, dict.fromkeys(keys, 1))
+    assert payload.endswith(b"\0")
+    again = [payload[:-1] + b"\x02" + varint(len(key)) + key.encode() + b"\x04\0" for key in keys]
+    decoded = decode(kernel, [payload, *again, payload], schema)
+    assert decoded.bad.rows == tuple(range(1, count + 1))
+    assert set(decoded.bad.reasons) == {decoded.bad.reasons[0]}
+    assert "a key twice" in decoded.bad.reasons[0]
+    assert decoded.array.to_pylist()[-1] == [(key, 1) for key in keys]
 
 
 @pytest.mark.parametrize(

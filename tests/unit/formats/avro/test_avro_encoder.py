@@ -53,6 +53,8 @@ def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, An
         ([1, None], pa.int64(), "long", [b"\x02", None]),
         ([-1], pa.int8(), "int", [b"\x01"]),
         ([200], pa.uint8(), "int", [b"\x90\x03"]),
+        ([-300, 300], pa.int16(), "int", [b"\xd7\x04", b"\xd8\x04"]),
+        ([-70_000, 70_000], pa.int32(), "int", [b"\xdf\xc5\x08", b"\xe0\xc5\x08"]),
         ([1 << 31], pa.uint32(), "long", [b"\x80\x80\x80\x80\x10"]),
         ([7], pa.int32(), "long", [b"\x0e"]),
         ([1.0], pa.float32(), "double", [b"\0\0\0\0\0\0\xf0\x3f"]),
@@ -114,6 +116,13 @@ def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, An
         ([1], pa.date32(), {"type": "int", "logicalType": "date"}, [b"\x02"]),
         ([Decimal("-1.28")], pa.decimal128(5, 2), decimal(5, 2), [b"\x02\x80"]),
         ([Decimal("1.28")], pa.decimal128(5, 2), decimal(5, 2), [b"\x04\x00\x80"]),
+        ([Decimal("1.28")], pa.decimal128(5, 2), decimal(40, 2), [b"\x04\x00\x80"]),
+        ([{"a": None}, {"a": 1}], pa.struct([("a", pa.int32())]), record(("a", ["null", "int"])),
+         [b"\x00", b"\x02\x02"]),
+        ([{"a": None}, {"a": 1}], pa.struct([("a", pa.int32())]), record(("a", ["int", "null"])),
+         [b"\x02", b"\x00\x02"]),
+        ([[None, 1]], pa.list_(pa.int32()), {"type": "array", "items": ["null", "int"]},
+         [b"\x04\x00\x02\x02\x00"]),
         ([Decimal("-1.28")], pa.decimal128(5, 2), decimal(5, 2, 3), [b"\xff\xff\x80"]),
         ([Decimal("1.5")], pa.decimal128(5, 1), decimal(6, 2), [b"\x04\x00\x96"]),
         ([Decimal("-1.5")], pa.decimal128(5, 1), decimal(40, 2), [b"\x04\xff\x6a"]),
@@ -147,6 +156,8 @@ def decimal(precision: int, scale: int, size: int | None = None) -> dict[str, An
          pa.struct([("member0", pa.int32()), ("member1", pa.string())]), ["null", "int", "string"],
          [b"\x02\x02", b"\x04\x02a", b"\x00"]),
         ([{"n": None}], pa.struct([("n", pa.null())]), record(("n", ["int", "null"])), [b"\x02"]),
+        ([{"n": None, "a": 1}], pa.struct([("n", pa.null()), ("a", pa.int32())]),
+         record(("n", "null"), ("a", "int")), [b"\x02"]),
     ],
 )  # fmt: skip
 def test_values_are_written(
@@ -154,7 +165,7 @@ def test_values_are_written(
 ) -> None:
     array = pa.array(values, pa.int32() if pa.types.is_date32(kind) else kind).cast(kind)
     assert encode(kernel, array, schema) == wanted
-    longer = pa.concat_arrays([array, array]).slice(len(array))
+    longer = pa.concat_arrays([pa.nulls(3, array.type), array, array]).slice(3, len(array))
     assert encode(kernel, longer, schema) == wanted
 
 
@@ -165,10 +176,12 @@ def test_values_are_written(
         (["A", "A", "Z"], pa.string(), E1, "'Z', which is none of the symbols"),
         ([None, "A", "Z"], pa.string(), ["null", E1], "'Z', which is none of the symbols"),
         ([b"ab", b"c"], pa.binary(), {"type": "fixed", "name": "F", "size": 2}, "another size"),
+        ([b"ab", b"abc"], pa.binary(), {"type": "fixed", "name": "F", "size": 2}, "another size"),
         ([[1], [None]], pa.list_(pa.int32()), {"type": "array", "items": "int"}, r"`\[\]` is null"),
         ([Decimal(1), Decimal(99999)], pa.decimal128(5, 0), decimal(5, 0, 2), "too large for the fixed"),
         ([Decimal(1), Decimal(10**37)], pa.decimal128(38, 0), decimal(40, 2, 16), "too large for the fixed"),
         ([0, 1 << 62], pa.timestamp("ms", "UTC"), MICROS, "too large for the unit"),
+        ([0, -(1 << 62)], pa.timestamp("ms", "UTC"), MICROS, "too large for the unit"),
         ([{"member0": 1, "member1": None}, {"member0": 1, "member1": "a"}],
          pa.struct([("member0", pa.int32()), ("member1", pa.string())]), ["int", "string"], "exactly one"),
         ([{"member0": 1, "member1": None}, {"member0": None, "member1": None}],
@@ -254,12 +267,23 @@ def test_of_several_rows_that_do_not_fit_the_first_one_is_named_with_its_own_fie
             ["null", record(("a", "int")), {**record(("b", "int")), "name": "Second"}],
             "`b` is int64; it can't be written as int",
         ),
+        (pa.struct([("a", pa.int32())] * 2), record(("a", "int")), "has no two fields of one name"),
         (pa.struct([]), record(("a", "int")), "`a` without a default"),
         (pa.struct([]), record({"name": "a", "type": "int", "default": True}), "default of `a` .* is no int"),
         (
             pa.struct([]),
             record({"name": "a", "type": "int", "default": 2**31}),
             "default of `a` .* is no int",
+        ),
+        (
+            pa.struct([("member0", pa.int32()), ("member2", pa.string())]),
+            ["int", "string"],
+            "a union of 2 types: no `member2`",
+        ),
+        (
+            pa.struct([("member0", pa.string()), ("member1", pa.string())]),
+            ["int", "string"],
+            "`.member0` is string; it can't be written as int",
         ),
         (pa.timestamp("us"), MICROS, "can't be written as long"),
         (pa.time64("us"), MICROS, "can't be written as long"),
