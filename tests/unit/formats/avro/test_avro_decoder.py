@@ -80,6 +80,8 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
         (LONG_MILLIS, {"type": "long", "logicalType": "timestamp-micros"}, None, b"\x01", AT),
         (LONG_MILLIS, {"type": "long", "logicalType": "timestamp-micros"}, pa.int64(), b"\x01", -1000),
         (LONG_MILLIS, "long", None, b"\x01", -1),
+        ("long", LONG_MILLIS, UTC, b"\x01", AT),
+        (record(("a", "int"), ("b", "int")), None, pa.struct([("b", pa.int32())]), b"\x02\x04", {"b": 2}),
         (NANOS, NANOS, None, b"\x01", -1),
         # Rounded down, as Java's Math.floorDiv.
         (NANOS, NANOS, UTC, b"\x01", dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC)),
@@ -600,6 +602,11 @@ def test_fields_behind_a_branch_that_cannot_be_read_keep_their_names(
         (record(("a", "long")), None, pa.struct([("a", UTC)]), "not read as timestamp"),
         (LONG_MILLIS, None, pa.timestamp("us"), "not read as timestamp"),
         ("long", None, pa.int32(), "not read as int32"),
+        ("int", None, pa.date32(), "not read as date32"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, None, UTC, "not read as timestamp"),
+        (decimal(9, 2), None, pa.decimal128(4, 2), "not read as decimal"),
+        (["string", E1], None, pa.string(), "E in the Avro schema, which is not read as"),
+        ([E1, "string"], None, pa.string(), "E in the Avro schema, which is not read as"),
         (["null", "int", "string"], None, pa.struct([("member2", pa.int32())]), "union of 2 types"),
         ("null", None, pa.map_(pa.string(), pa.int32()), "The type is null .* not read as map"),
         (
