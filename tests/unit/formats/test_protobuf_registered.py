@@ -95,6 +95,20 @@ def test_versions_of_a_message_are_read_under_the_latest(registry: FakeRegistry)
     }
 
 
+def test_bad_indexes_and_bad_messages_are_named_in_the_order_of_their_rows(registry: FakeRegistry) -> None:
+    resolved = ProtobufFormat().resolve_read({"topic": "orders", "payload": "value", "message": "r.Order"})
+    decoder = ProtobufFormat().decoder(resolved.type, resolved.settings)
+    good, broken, other, odd = b"\x02\x02\x08\x05", b"\x02\x02\x08", b"\0\x08\x05", b"\x01"
+    heads = [good, broken, other, broken, odd, good, None, other, broken]
+    payloads = [None if one is None else frame_id(2) + one for one in heads]
+    decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    assert [row and row["id"] for row in decoded.array.to_pylist()] == [5, *[None] * 4, 5, *[None] * 3]
+    assert decoded.bad.rows == (1, 2, 3, 4, 7, 8)
+    for row, reason in zip(decoded.bad.rows, decoded.bad.reasons, strict=True):
+        assert ("not r.Order" in reason) == (heads[row] == other)
+        assert ("message indexes" in reason) == (heads[row] == odd)
+
+
 @pytest.mark.parametrize("name", ["schema.proto", "_schema.proto"])
 def test_an_imported_file_may_have_any_name(registry: FakeRegistry, name: str) -> None:
     """The schema's own file took its place: it was said to import itself."""
@@ -424,3 +438,11 @@ def test_schemas_that_are_descriptors(registry: FakeRegistry, binary: tuple[str,
 def test_message_indexes(path: tuple[int, ...]) -> None:
     assert _read_indexes(_indexes(path) + b"rest") == (path, len(_indexes(path)))
     assert (_indexes(path) == b"\0") == (path == (0,))
+
+
+def test_the_depth_of_message_indexes_has_limits() -> None:
+    deepest = (1,) * 32
+    assert _read_indexes(_indexes(deepest)) == (deepest, len(_indexes(deepest)))
+    for head in (_indexes((1,) * 33), b"\x01\x02", b"\xff\xff\xff\xff\x0f"):
+        with pytest.raises(ValueError, match="message indexes"):
+            _read_indexes(head)

@@ -82,6 +82,13 @@ def test_a_read_under_another_version_subject_or_id(served: Served, answers: dic
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("id", [0, 2**31 - 1])
+def test_a_read_under_the_least_or_the_largest_id(served: Served, answers: dict[str, Any], id: int) -> None:
+    answers[f"/schemas/ids/{id}"] = found(id)
+    assert JSON.resolve_read(settings(served, schemaid=str(id))).type == KIND
+    assert served.paths == [f"/schemas/ids/{id}"]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -91,6 +98,7 @@ def test_a_read_under_another_version_subject_or_id(served: Served, answers: dic
         ({"schemaid": "-1"}, "schemaId must be"),
         ({"schemaid": str(2**31)}, "schemaId must be"),
         ({"subjectstrategy": "record"}, "needs a name of a record"),
+        ({"subjectstrategy": "topic-record"}, "needs a name of a record"),
         ({"subjectstrategy": "x"}, "must be topic, record or topic-record"),
         ({"subject": "avro"}, "is of type AVRO, not JSON"),
         ({"subject": "text"}, "schema 8 .*not that of an object"),

@@ -300,6 +300,13 @@ def test_subjects(settings: dict[str, str], subject: str) -> None:
     assert subject_of({"topic": "orders", "payload": "value"} | settings, "shop.Order") == subject
 
 
+@pytest.mark.parametrize("strategy", ["record", "topic-record"])
+def test_a_subject_of_a_record_needs_its_name(strategy: str) -> None:
+    settings = {"topic": "orders", "payload": "key", "subjectstrategy": strategy}
+    with pytest.raises(FormatError, match=rf"key\.subjectStrategy={strategy} needs a name of a record"):
+        subject_of(settings)
+
+
 @pytest.mark.parametrize("register", ["true", "false"])
 def test_a_schema_is_registered_or_looked_up_with_its_references(register: str) -> None:
     """Without them the registry knows no equal schema, or refuses it."""
