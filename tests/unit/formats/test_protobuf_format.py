@@ -853,6 +853,40 @@ def test_the_limits_of_times(name: str, seconds: int, nanos: int, fits: bool) ->
     assert decoded.array.field(0).view(pa.int64()).to_pylist() == [wanted]
 
 
+@pytest.mark.parametrize(
+    ("name", "micros", "fits"),
+    [
+        ("at", -62_135_596_800_000_000, True),
+        ("at", -62_135_596_800_000_001, False),
+        ("at", 253_402_300_799_999_999, True),
+        ("at", 253_402_300_800_000_000, False),
+        ("took", 315_576_000_000_000_000, True),
+        ("took", 315_576_000_001_000_000, False),
+        ("took", -315_576_000_000_000_000, True),
+        ("took", -315_576_000_001_000_000, False),
+    ],
+)
+def test_the_limits_of_times_that_are_written(name: str, micros: int, fits: bool) -> None:
+    kind = pa.timestamp("us", "UTC") if name == "at" else pa.duration("us")
+    encoder = ProtobufFormat().encoder(pa.struct([(name, kind)]), settings(EVERYTHING))
+
+    def encode(*values: int, valid: bytes | None = None) -> list[bytes | None]:
+        data = pa.array(values, pa.int64()).buffers()[1]
+        bits = None if valid is None else pa.py_buffer(valid)
+        column = pa.Array.from_buffers(kind, len(values), [bits, data])
+        return encoder.encode(pa.StructArray.from_arrays([column], [name])).to_pylist()
+
+    if fits:
+        seconds, rest = divmod(micros, 1_000_000)
+        time = {"seconds": seconds, "nanos": rest * 1_000}
+        assert encode(0, micros)[1] == made(EVERYTHING, **{name: time})
+    else:
+        with pytest.raises(EncodeError, match=f"row 1: `{name}` is out of the range of its type"):
+            encode(0, micros)
+    # Under a null it is no value.
+    assert encode(0, micros, valid=b"\x01") == [encode(0)[0], b""]
+
+
 def test_the_parts_of_a_duration_have_one_sign() -> None:
     """Others are refused by its readers."""
     kind = pa.struct([("took", pa.duration("us"))])
