@@ -17,11 +17,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import CodeType, FrameType
-from typing import Any, Final
+from typing import Any
 
 from ..kafka.errors import KafkaError
 from ..version import __version__
-from .options import VALUE_OPTIONS, BriefParser, CommandParser, did_you_mean
+from .options import NAME, VALUE_OPTIONS, BriefParser, CommandParser, did_you_mean
 from .output import printable
 
 _COMMANDS = (
@@ -91,18 +91,15 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-_NAME: Final = "\0"
-
-
 def _names_marked(words: Sequence[str]) -> list[str]:
     """``words`` with those behind ``--`` that begin with a dash marked as names: argparse, when it parses
     options and names in any order, takes them for options."""
     at = words.index("--") if "--" in words else len(words)
-    return [*words[:at], *(_NAME + word if word.startswith("-") else word for word in words[at + 1 :])]
+    return [*words[: at + 1], *(NAME + word if word.startswith("-") else word for word in words[at + 1 :])]
 
 
 def _unmarked(value: Any) -> Any:
-    return value.removeprefix(_NAME) if isinstance(value, str) else value
+    return value.removeprefix(NAME) if isinstance(value, str) else value
 
 
 def _command_first(words: list[str]) -> list[str]:

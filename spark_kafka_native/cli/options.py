@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
 
 from ..kafka.config.client_config import ClientConfig, ConsumerConfig, configs_from
 from ..kafka.config.properties import Properties
@@ -190,12 +190,17 @@ def _configs(
 # --- parsing ------------------------------------------------------------------------------------------------
 
 
+NAME: Final = "\0"
+"""In front of a word with a dash that is a name, as it stands behind ``--``."""
+
+
 class BriefParser(argparse.ArgumentParser):
     """A parser with errors of one line and a hint at ``--help``."""
 
     def error(self, message: str) -> Never:
         """Print one line and a hint at ``--help``; exit with 2."""
-        self.exit(2, f"{self.prog}: {message}\nTry '{self.prog} --help'.\n")
+        shown = message.replace(NAME, "").replace(repr(NAME)[1:-1], "")
+        self.exit(2, f"{self.prog}: {shown}\nTry '{self.prog} --help'.\n")
 
 
 class CommandParser(BriefParser):

@@ -206,7 +206,8 @@ def _report(arguments: argparse.Namespace, counts: _Counts, problem: str, *, is_
             "failed": failed,
             "error": problem or counts.first_error or None,
         }
-        with output_of_change(f"{counted(counts.confirmed, 'record')} of {counts.sent} written."):
+        done = "written" if is_confirmed else "sent"
+        with output_of_change(f"{counted(counts.confirmed, 'record')} of {counts.sent} {done}."):
             print_json(result)
     elif is_confirmed:
         note(f"{counted(counts.confirmed, 'record')} {_is(counts.confirmed)} in {arguments.topic}.")

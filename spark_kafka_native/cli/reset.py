@@ -69,7 +69,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.execute:
             try:
                 admin.reset_offsets(arguments.group, offsets)
-            except (NetworkError, DeadlineExceededError):  # the same shift would move it twice
+            except (
+                NetworkError,
+                DeadlineExceededError,
+                KeyboardInterrupt,
+            ):  # the same shift would move it twice
                 note(f"Group {arguments.group} may have moved nevertheless: {moved}. --to sets an offset.")
                 raise
     rows = [

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from .options import add_connection_options, add_json_option, check_options, connect, wrong_usage
-from .output import act_on_each, print_rows
+from .output import act_on_each, output_of_change, print_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -83,7 +83,9 @@ def _create(arguments: argparse.Namespace, admin: Admin) -> int:
         owner=arguments.owner, renewers=arguments.renewer, max_lifetime_ms=arguments.max_lifetime
     )
     row = _row(token) | {"hmac": token.hmac.reveal()}
-    print_rows((*_COLUMNS, "hmac"), [row], as_json=arguments.json)
+    lost = f"The token {token.token_id} is made, and its HMAC is lost: expire it."
+    with output_of_change(lost):
+        print_rows((*_COLUMNS, "hmac"), [row], as_json=arguments.json)
     return 0
 
 

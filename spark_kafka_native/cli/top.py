@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from ..kafka.errors import KafkaError
+from ..kafka.errors import ConfigError, KafkaError, SecurityError
 from .cluster_moment import ClusterMoment, look_at_cluster
 from .options import add_connection_options, add_json_option, connect, number
 from .output import BOLD, PLAIN, bold, counted, on_terminal, print_json, table
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         if live:
             sys.stdout.write(_HIDE + _HOME + _CLEAR_BELOW)
         try:
-            shown = 0
+            shown, now = 0, before
             while arguments.count is None or shown < arguments.count:
                 time.sleep(arguments.interval)  # a view shows the changes in this time
                 now = _look_again(admin, arguments.names)
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
             if live:
                 sys.stdout.write(_SHOW)
                 sys.stdout.flush()
-    return 0
+    return 0 if now.brokers else 1
 
 
 def _seconds(text: str) -> float:
@@ -84,6 +84,8 @@ def _look_again(admin: Admin, names: list[str]) -> ClusterMoment:
     """A look that fails is a moment with nothing but a problem: a live view outlasts an outage."""
     try:
         return look_at_cluster(admin, names)
+    except (SecurityError, ConfigError):  # each further login with a wrong password may lock the account
+        raise
     except KafkaError as error:
         return ClusterMoment(at=time.monotonic(), problems=[str(error)])
 

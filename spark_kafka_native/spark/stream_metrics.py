@@ -59,8 +59,10 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Begin with zeros, so that the first failure is seen as one more."""
         with self._registry.lock:
-            # Spark says so at once, and the end of the run before a little later.
-            self._hear(str(event.id), event.name, str(event.runId)).run_id = str(event.runId)
+            # Spark says so at once, and a little later that the run before has ended, maybe of another name.
+            before = self._running.pop(str(event.id), None)
+            query = self._hear(str(event.id), event.name, str(event.runId))
+            query.lag = {} if before is None else before.lag
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Count a micro-batch."""

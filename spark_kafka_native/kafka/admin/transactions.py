@@ -37,6 +37,10 @@ of a transaction that is open for longer has forgotten it.
 _NOT_OVER = frozenset(("Ongoing", "PrepareCommit", "PrepareAbort"))
 
 
+MOVING_S = 2.0
+"""How long a coordinator that moves may seem to know no transactions, before it says that it loads them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
     """A transactional id in a list."""
@@ -201,9 +205,11 @@ class TransactionAdmin(AdminFamily):
         open_ones, failed = self._open_transactions(all_of_them, limit)
         hanging = [one for one in open_ones if one.producer.last_timestamp_ms <= before_ms]
         # Twice: the brokers answer one after the other, and a coordinator that moves to one that was asked
-        # already is not found.
-        for _ in range(2):
-            hanging = self._unknown_to_coordinators(hanging, limit) if hanging else []
+        # already is not found, nor is one that has not begun to load its transactions.
+        hanging = self._unknown_to_coordinators(hanging, limit) if hanging else []
+        if hanging:
+            time.sleep(min(MOVING_S, limit.remaining_ms / 1000))
+            hanging = self._unknown_to_coordinators(hanging, limit)
         if hanging:  # unless they have ended, or gone on, since their leaders were asked
             still_open, failed_now = self._open_transactions({one.topic_partition for one in hanging}, limit)
             hanging = [one for one in hanging if one in still_open]

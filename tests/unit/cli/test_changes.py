@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.cli.main import main
-from spark_kafka_native.kafka import TopicPartition
+from spark_kafka_native.kafka import Admin, TopicPartition
 from spark_kafka_native.testing import MockBroker
 
 ALLOW, DENY = 3, 2
@@ -658,6 +658,8 @@ def test_counts_beside_the_replicas_of_each_partition_are_wrong_usage(
     [
         (("produce", "orders", "-p", "0", "--json"), "1 record of 1 written."),
         (("reset", "g", "--shift-by=-1", "--execute", "--json"), "Group g moved: orders-0 to 1"),
+        (("produce", "orders", "-p", "0", "--json", "-X", "acks=0"), "1 record of 1 sent."),
+        (("tokens", "create"), "The token id-1 is made, and its HMAC is lost: expire it."),
     ],
 )
 def test_a_change_is_said_to_be_made_where_its_output_can_not_be_written(
@@ -665,11 +667,26 @@ def test_a_change_is_said_to_be_made_where_its_output_can_not_be_written(
 ) -> None:
     """A script that took it for a failure wrote twice, or moved the group twice."""
     run(broker, "reset", "g", "--to", "2", "-t", "orders", "-p", "0", "--execute")
+    broker.on("CreateDelegationToken").reply({"token_id": "id-1", "hmac": b"x"})
     line = [sys.executable, "-m", "spark_kafka_native", *command, "-b", broker.bootstrap_servers]
     with open("/dev/full", "w") as full:
         ran = subprocess.run(line, input="x\n", stdout=full, stderr=subprocess.PIPE, text=True)
     assert (ran.returncode, ran.stderr.splitlines()[0]) == (1, said)
     assert "No space left" in ran.stderr
+
+
+def test_a_group_that_may_have_moved_when_a_signal_came_is_said_to(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(broker, "reset", "g", "--to", "2", "-t", "orders", "-p", "0", "--execute")
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Admin, "reset_offsets", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        main(["reset", "g", "--shift-by=-1", "--execute", "-b", broker.bootstrap_servers])
+    assert capsys.readouterr().err.startswith("Group g may have moved nevertheless: orders-0 to 1.")
 
 
 def test_a_group_that_may_have_moved_is_said_to(
@@ -697,3 +714,13 @@ def test_words_behind_two_dashes_are_names(broker: MockBroker, capsys: pytest.Ca
     with pytest.raises(SystemExit, match="2"):
         main(["reset", *to, "--to", "2", "--", "-x", "--y"])
     assert "unrecognized arguments: --y" in capsys.readouterr().err
+    for command in (
+        ["produce", *to, "orders", "--key", "--", "-x"],
+        ["reset", *to, "g", "-t", "--", "orders"],
+    ):
+        with pytest.raises(SystemExit, match="2"):  # an option without its value takes no name for it
+            main(command)
+        assert "expected one argument" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["topics", *to, "--", "--lst"])
+    assert "invalid choice: '--lst'" in capsys.readouterr().err

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from spark_kafka_native.cli import cluster_moment
+from spark_kafka_native.cli import cluster_moment, top
 from spark_kafka_native.cli import exporter as exporter_module
 from spark_kafka_native.cli.cluster_moment import ClusterMoment
 from spark_kafka_native.cli.exporter import WatchedCluster, _address
@@ -30,7 +30,7 @@ from spark_kafka_native.kafka.admin import groups
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.cluster.router import CoordinatorKey
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, NetworkError
+from spark_kafka_native.kafka.errors import AuthenticationError, BrokerError, KafkaError, NetworkError
 from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
 from spark_kafka_native.testing import MockBroker, MockRequest
 
@@ -239,6 +239,27 @@ def test_a_look_that_fails_is_a_line_of_top_and_not_its_end(
     assert [refused in problem for problem in failed["problems"]] == [True]
     assert view["problems"] == []
     assert view["topics"][0]["records_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "looks"), [(AuthenticationError("wrong password"), 1), (NetworkError("cut"), 3)]
+)
+def test_top_ends_where_each_login_may_lock_the_account_and_fails_where_the_last_look_does(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: KafkaError, looks: int
+) -> None:
+    look, failed = cluster_moment.look_at_cluster, []
+
+    def look_once(admin: Admin, names: list[str]) -> cluster_moment.ClusterMoment:
+        if not failed:
+            failed.append(False)
+            return look(admin, names)
+        failed.append(True)
+        raise error
+
+    monkeypatch.setattr(top, "look_at_cluster", look_once)
+    with MockBroker() as broker:
+        assert main(["top", "--json", "-c", "3", "-i", "0.1", "-b", broker.bootstrap_servers]) == 1
+    assert failed.count(True) == looks
 
 
 def test_a_topic_that_is_gone_does_not_hide_the_others_that_were_named() -> None:

@@ -136,3 +136,15 @@ def test_the_end_of_a_run_that_is_heard_after_the_next_start_does_not_end_that(
     metrics.onQueryTerminated(ended("1", run="r2"))
     lines = generate_latest(registry).decode().splitlines()
     assert not [line for line in lines if line.startswith("kafka_stream_running{")]
+
+
+def test_a_query_that_is_restarted_under_another_name_has_that(metrics: StreamMetrics) -> None:
+    metrics.onQueryStarted(started("1", "a"))
+    metrics.onQueryProgress(progress("1", "a", {"0": 5}, {"0": 15}))
+    metrics.onQueryStarted(started("1", "b", "r2"))
+    metrics.onQueryTerminated(ended("1"))
+    metrics.onQueryTerminated(ended("1", "boom", run="r2"))
+    export_to_prometheus(metrics, registry := CollectorRegistry())
+    lines = generate_latest(registry).decode().splitlines()
+    assert 'kafka_stream_failures_total{query="b"} 1.0' in lines
+    assert 'kafka_stream_failures_total{query="a"} 0.0' in lines

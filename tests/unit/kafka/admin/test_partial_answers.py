@@ -12,6 +12,7 @@ import pytest
 from support.brokers.scripted_broker import Log, ScriptedCluster
 
 from spark_kafka_native.cli.main import main
+from spark_kafka_native.kafka.admin import transactions
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -87,6 +88,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedCluster]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def coordinators_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "MOVING_S", 0.0)
+
+
 @pytest.fixture
 def admin(cluster: ScriptedCluster) -> Iterator[Admin]:
     with Admin(cluster.bootstrap_servers, default_api_timeout_ms=60_000, retry_backoff_ms=5) as admin:
@@ -99,6 +105,26 @@ def test_the_lag_is_told_of_those_that_answer(admin: Admin) -> None:
     assert (lag[A1].lag, lag[A1].committed_offset) == (None, 1)
     assert isinstance(lag[A1].error, BrokerError)
     assert lag[A1].error.error_code is ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def test_coordinators_that_move_have_time_to_load_before_they_are_asked_again(
+    admin: Admin, cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it loads them, a new coordinator seems to know no transactions: a live one would be aborted."""
+    cluster.logs[A1].leader = 1
+    waited: list[tuple[float, int]] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append((seconds, len(cluster[1].requests(ListTransactionsRequest))))
+
+    monkeypatch.setattr(transactions, "MOVING_S", 2.5)
+    monkeypatch.setattr(transactions.time, "sleep", sleep)
+    assert len(admin.hanging_transactions(["a"])) == 2
+    assert [one for one in waited if one[0] == 2.5] == [(2.5, 1)]
+    assert len(cluster[1].requests(ListTransactionsRequest)) == 2
+    waited.clear()
+    assert admin.hanging_transactions(["a"], open_for_ms=10**13) == []
+    assert waited == []
 
 
 def test_hanging_transactions_are_told_of_those_that_answer(admin: Admin, cluster: ScriptedCluster) -> None:
