@@ -90,8 +90,9 @@ class _Compiler:
         if not found and not _is_plain(kind):
             raise _misfit(read, kind, place)
         for one in found:
-            # A column has the symbols of one enum.
-            _require_fit(one, pa.null() if one.kind == "enum" else kind, place)
+            if one.kind == "enum":  # a column has the symbols of one enum, and nothing else
+                raise _misfit(one, kind, place, " beside another type")
+            _require_fit(one, kind, place)
         return self._leaf(found[0] if found else read, kind)
 
     def _single(self, read: AvroType, kind: pa.DataType, place: str) -> ReadColumn:
@@ -381,9 +382,9 @@ def _require_fit(read: AvroType, kind: pa.DataType, place: str) -> None:
         raise _misfit(read, kind, place)
 
 
-def _misfit(read: AvroType, kind: pa.DataType, place: str) -> FormatError:
+def _misfit(read: AvroType, kind: pa.DataType, place: str, beside: str = "") -> FormatError:
     where = f"`{place}`" if place else "The type"
-    return FormatError(f"{where} is {read.label} in the Avro schema, which is not read as {kind}")
+    return FormatError(f"{where} is {read.label} in the Avro schema, which is not read as {kind}{beside}")
 
 
 def _is_plain(kind: pa.DataType) -> bool:
