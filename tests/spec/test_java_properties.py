@@ -3,7 +3,7 @@
 import pytest
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig, ProducerConfig
-from spark_kafka_native.spark.options.option_values import describe_unread
+from spark_kafka_native.spark.options.option_values import MEANINGLESS_IN_WRITES, describe_unread
 from spark_kafka_native.spark.read import read_options
 from spark_kafka_native.spark.write import write_options
 from spark_kafka_native.testing import run_java
@@ -24,7 +24,7 @@ ORACLE = """
     ("side", "config", "refused", "meaningless"),
     [
         ("consumer", ConsumerConfig, read_options.REFUSED, ()),
-        ("producer", ProducerConfig, write_options.REFUSED, write_options.MEANINGLESS),
+        ("producer", ProducerConfig, write_options.REFUSED, MEANINGLESS_IN_WRITES),
     ],
 )
 def test_no_property_of_java_is_called_unknown(side, config, refused, meaningless) -> None:
