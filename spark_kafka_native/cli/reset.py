@@ -16,6 +16,8 @@ from .output import note, output_of_change, print_rows
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
 
+_OUTCOME_UNKNOWN = (NetworkError, DeadlineExceededError, KeyboardInterrupt)
+
 
 def add_command(commands: Any) -> None:
     """Declare the command and its options."""
@@ -69,21 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.execute:
             try:
                 admin.reset_offsets(arguments.group, offsets)
-            except (
-                NetworkError,
-                DeadlineExceededError,
-                KeyboardInterrupt,
-            ):  # the same shift would move it twice
+            except _OUTCOME_UNKNOWN:  # the same shift would move it twice
                 note(f"Group {arguments.group} may have moved nevertheless: {moved}. --to sets an offset.")
                 raise
     rows = [
         {"topic": tp.topic, "partition": tp.partition, "before": before.get(tp), "after": offset}
         for tp, offset in sorted(offsets.items())
     ]
-    shown = (
-        output_of_change(f"Group {arguments.group} moved: {moved}") if arguments.execute else nullcontext()
-    )
-    with shown:
+    done = f"Group {arguments.group} moved: {moved}"
+    with output_of_change(done) if arguments.execute else nullcontext():
         print_rows(("topic", "partition", "before", "after"), rows, as_json=arguments.json)
     if not arguments.execute:
         note("Nothing was changed: --execute does it.")

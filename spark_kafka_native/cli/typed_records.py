@@ -57,6 +57,7 @@ def given_formats(arguments: argparse.Namespace) -> dict[str, ColumnFormat]:
 
 def _format(arguments: argparse.Namespace, payload: str, name: str, schema: str | None) -> ColumnFormat:
     from ..formats import ColumnFormat, FormatError
+    from ..formats.format import check_settings
     from ..formats.json.json_text import JsonText
 
     given = {key: text for key, text in all_properties(arguments).items() if is_of_format(key)}
@@ -68,21 +69,21 @@ def _format(arguments: argparse.Namespace, payload: str, name: str, schema: str 
     settings |= {key.removeprefix(prefix): text for key, text in given.items() if key.startswith(prefix)}
     in_properties = settings.pop("schema", None)
     schema = in_properties if schema is None else schema
+    settings = _without_others(name, settings)
     try:
-        made = ColumnFormat(
-            name, None if schema is None else _text_of(schema), _without_others(name, settings)
-        )
+        if name == "json" and schema is None and "registry.url" not in settings:
+            check_settings(name, settings)
+            return JsonText()
+        return ColumnFormat(name, None if schema is None else _text_of(schema), settings)
     except FormatError as error:
         raise ConfigError(f"--{payload}-format {name}: {error}") from None
-    is_any_json = name == "json" and schema is None and "registry.url" not in settings
-    return JsonText() if is_any_json else made
 
 
 OF_DATA_FRAMES: Final = frozenset(["format", "layout", "prefix", "inferrecords"])
 """Options of the data source that stand beside the settings of a format, and mean nothing here."""
 
 
-def _without_others(name: str, settings: Mapping[str, str]) -> Mapping[str, str]:
+def _without_others(name: str, settings: dict[str, str]) -> dict[str, str]:
     """Without those that only other formats or data frames have: one file may serve several topics."""
     from ..formats.format import SETTINGS
 

@@ -155,7 +155,16 @@ _OURS: Final = {
 }
 """Module and class, loaded when the format is used."""
 
-_OF_REGISTRY: Final = (
+ABOUT_SCHEMAS: Final = (
+    "subject",
+    "subjectStrategy",
+    "schemaVersion",
+    "schemaId",
+    "schemaReferences",
+    "schemaIdIn",
+)
+"""Settings that only a registry gives a meaning: without one, payloads would name no schema."""
+OF_REGISTRY: Final = (
     "registry.url",
     "registry.user",
     "registry.password",
@@ -166,18 +175,13 @@ _OF_REGISTRY: Final = (
     "registry.ssl.key",
     "registry.ssl.keyPassword",
     "registry.register",
-    "subject",
-    "subjectStrategy",
-    "schemaVersion",
-    "schemaId",
-    "schemaReferences",
-    "schemaIdIn",
+    *ABOUT_SCHEMAS,
 )
 SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "arrow-ipc": (),
-    "avro": ("schema", "avroSchema", *_OF_REGISTRY),
+    "avro": ("schema", "avroSchema", *OF_REGISTRY),
     "csv": ("sep", "delimiter", "quote", "escape", "nullValue", "timeZone"),
-    "json": ("schema", "timeZone", *_OF_REGISTRY),
+    "json": ("schema", "timeZone", *OF_REGISTRY),
     "protobuf": (
         "descriptorFile",
         "message",
@@ -189,7 +193,7 @@ SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
         "recursive.fields.max.depth",
         "convert.any.fields.to.json",
         "retain.empty.message.types",
-        *_OF_REGISTRY,
+        *OF_REGISTRY,
     ),
     "string": (),
 }

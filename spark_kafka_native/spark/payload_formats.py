@@ -276,10 +276,11 @@ def _refuse_without_format(values: OptionValues, payload: str) -> None:
 def _refuse_without_registry(values: OptionValues, payload: str, name: str) -> None:
     """Raise `ConfigError` for settings of a registry where there is none: payloads would name no schema.
     `SchemaRegistry.from_settings` refuses those about the schema."""
-    if name in ("string", "csv", "arrow-ipc"):
-        about = ("registry.", "subject", "schemaversion", "schemaid", "schemareferences")
+    from ..formats.format import OF_REGISTRY, SETTINGS
+
+    if "registry.url" not in SETTINGS[name]:
         for given in values.meaningful_names(f"{payload}."):
-            if given.lower().removeprefix(f"{payload}.").startswith(about):
+            if given.removeprefix(f"{payload}.") in OF_REGISTRY:
                 raise ConfigError(f"Option '{given}' has no effect with {payload}.format={name}")
     urls = ("registry.url", "key.registry.url", "value.registry.url")
     if not any(url in values for url in urls):

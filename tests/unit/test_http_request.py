@@ -6,6 +6,8 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +19,31 @@ from spark_kafka_native import http_request
 from spark_kafka_native.http_request import ForbiddenAddressError, HttpRequest, RequestError, send
 
 GET = HttpRequest(method="GET", path="/", headers={})
+
+
+@contextmanager
+def dripping(head: bytes, tls: ssl.SSLContext | None = None) -> Iterator[int]:
+    """The port of a server that answers with ``head`` and then single bytes; its connection must be cut."""
+    cut = threading.Event()
+
+    def drip(server: socket.socket) -> None:
+        try:
+            connection, _ = server.accept()
+            with tls.wrap_socket(connection, server_side=True) if tls else connection as sending:
+                sending.sendall(head)
+                for _ in range(10_000):
+                    sending.sendall(b"x")
+                    cut.wait(0.005)
+        except OSError:
+            cut.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+    assert cut.is_set()
 
 
 def test_an_address_in_the_dress_of_another_family_is_not_asked() -> None:
@@ -76,58 +103,21 @@ def test_a_watchdog_that_came_between_two_sockets_has_still_come(monkeypatch: py
 
 def test_an_encrypted_answer_in_single_bytes_ends_at_the_deadline() -> None:
     """Each byte comes in time for a timeout of the socket, and the whole answer never does."""
-    authority, cut = trustme.CA(), threading.Event()
+    authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
 
-    def drip(server: socket.socket) -> None:
-        try:
-            connection, _ = server.accept()
-            with connection, context.wrap_socket(connection, server_side=True) as secured:
-                secured.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-                for _ in range(1000):
-                    secured.sendall(b"x")
-                    cut.wait(0.005)
-        except OSError:
-            cut.set()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60)
-        thread = threading.Thread(target=drip, args=(server,))
-        thread.start()
-        url = f"https://localhost:{server.getsockname()[1]}"
-        with pytest.raises(RequestError, match="no answer in time"):
-            send(url, GET, trusting, time.monotonic() + 0.3, max_body_bytes=1000)
-        thread.join()
-    assert cut.is_set()
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+    with dripping(head, context) as port, pytest.raises(RequestError, match="no answer in time"):
+        send(f"https://localhost:{port}", GET, trusting, time.monotonic() + 0.3, max_body_bytes=1000)
 
 
 def test_an_answer_of_no_stated_length_that_is_cut_off_is_not_taken_for_whole() -> None:
     """Its end is that of the stream: half a schema, or half a token, would look complete."""
-    cut = threading.Event()
-
-    def drip(server: socket.socket) -> None:
-        try:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-                for _ in range(10_000):
-                    connection.sendall(b"x")
-                    cut.wait(0.005)
-        except OSError:
-            cut.set()
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60)
-        thread = threading.Thread(target=drip, args=(server,))
-        thread.start()
-        url = f"http://localhost:{server.getsockname()[1]}"
-        with pytest.raises(RequestError, match="no answer in time"):
-            send(url, GET, None, time.monotonic() + 0.3, max_body_bytes=20_000)
-        thread.join()
-    assert cut.is_set()
+    with dripping(b"HTTP/1.1 200 OK\r\n\r\n") as port, pytest.raises(RequestError, match="no answer in time"):
+        send(f"http://localhost:{port}", GET, None, time.monotonic() + 0.3, max_body_bytes=20_000)
 
 
 @pytest.mark.parametrize(

@@ -126,11 +126,8 @@ class ListCodec:
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
         """As `ColumnCodec.read`."""
-        offsets = numbers_of_offsets(raw)
-        found = raw.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-        offsets = offsets - offsets[0]
-        below = cells.elements(np.diff(offsets))
-        elements = self.element.read(found, below)
+        offsets, elements = _from_zero(raw)
+        elements = self.element.read(elements, cells.elements(np.diff(offsets)))
         if isinstance(self.element, EnumCodec) and self.element.is_closed and elements.null_count:
             offsets, elements = keep(offsets, elements, validity(elements))
         return list_array(self.type, offsets, elements)
@@ -159,9 +156,7 @@ class MapCodec:
 
     def read(self, raw: pa.Array, cells: Cells) -> pa.Array:
         """As `ColumnCodec.read`. Of entries with the same key the last one counts."""
-        offsets = numbers_of_offsets(raw)
-        entries = raw.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-        offsets = offsets - offsets[0]
+        offsets, entries = _from_zero(raw)
         below = cells.elements(np.diff(offsets))
         keys = self.key.read(_filled(entries.field(0)), below)
         values = self.value.read(_filled(entries.field(1)), below)
@@ -239,13 +234,17 @@ def numbers_of_offsets(lists: pa.Array) -> I64:
     return np.frombuffer(data, np.int32, len(lists) + 1, lists.offset * 4).astype(np.int64)
 
 
-def flattened(lists: pa.Array) -> tuple[I64, pa.Array]:
-    """Offsets that begin with 0, and the elements between them; none of a null list."""
+def _from_zero(lists: pa.Array) -> tuple[I64, pa.Array]:
+    """Offsets that begin with 0, and the elements between them."""
     offsets = numbers_of_offsets(lists)
+    return offsets - offsets[0], lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+
+
+def flattened(lists: pa.Array) -> tuple[I64, pa.Array]:
+    """As `_from_zero`, without the elements that lie under a null list."""
     if not lists.null_count:
-        return offsets - offsets[0], lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-    # What lies under a null list is left out.
-    lengths = np.where(validity(lists), np.diff(offsets), 0)
+        return _from_zero(lists)
+    lengths = np.where(validity(lists), np.diff(numbers_of_offsets(lists)), 0)
     return np.concatenate([[0], np.cumsum(lengths)]), lists.flatten()
 
 

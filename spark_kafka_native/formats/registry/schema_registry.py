@@ -11,6 +11,7 @@ from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from ..format import ABOUT_SCHEMAS
 from .errors import RegistryError, UnknownSchemaError
 from .registered_schema import MAX_DEPTH, RegisteredSchema, SchemaReference, json_depth
 from .registry_client import OPERATION_S, RegistryClient, parse_client
@@ -40,15 +41,6 @@ _IMPATIENT_S: Final = 60.0
 the records may be of another registry."""
 _VERSION_KEPT_S: Final = 2 * OPERATION_S
 """How long the schema is kept that a subject had under a number."""
-_ABOUT_SCHEMAS: Final = (
-    "subject",
-    "subjectStrategy",
-    "schemaVersion",
-    "schemaId",
-    "schemaIdIn",
-    "schemaReferences",
-)
-"""Settings that only a registry gives a meaning: without one, payloads would name no schema."""
 _CONTEXT: Final = re.compile(r":\.[^:]*:")
 """What a subject in a context begins with: each context counts its own ids."""
 
@@ -102,7 +94,7 @@ class SchemaRegistry:
         each time; None without ``registry.url``. Raises `RegistryError`."""
         if "registry.url" in settings:
             return _shared(_own(settings))
-        for name in _ABOUT_SCHEMAS:
+        for name in ABOUT_SCHEMAS:
             if name.lower() in settings:
                 payload = settings.get("payload", "value")
                 raise RegistryError(f"{payload}.{name} has no effect without registry.url")

@@ -76,8 +76,7 @@ def resolve(name: str, value: str | Secret) -> str:
 
 
 def _variable(name: str, variable: str) -> str:
-    allowed = os.environ.get(ALLOWED_VARIABLES)
-    if allowed is not None and variable not in _listed(allowed):
+    if not _is_allowed(variable, ALLOWED_VARIABLES):
         raise ConfigError(f"{name}: the environment variable {variable} is not among {ALLOWED_VARIABLES}")
     found = os.environ.get(variable, "").rstrip("\r\n")
     if not found:
@@ -98,15 +97,13 @@ def _first_text(name: str, path: str) -> str:
 
 def check_url(name: str, url: str) -> None:
     """Raise `ConfigError` if the environment does not allow ``url``; the error does not show the URL."""
-    allowed = os.environ.get(ALLOWED_URLS)
-    if allowed is not None and url not in _listed(allowed):
+    if not _is_allowed(url, ALLOWED_URLS):
         raise ConfigError(f"{name}: this URL is not among {ALLOWED_URLS}")
 
 
 def check_module(name: str, module: str) -> None:
     """Raise `ConfigError` if the environment does not allow to import ``module`` for the setting ``name``."""
-    allowed = os.environ.get(ALLOWED_MODULES)
-    if allowed is not None and module not in _listed(allowed):
+    if not _is_allowed(module, ALLOWED_MODULES):
         raise ConfigError(f"{name}: the module {module} is not among {ALLOWED_MODULES}")
 
 
@@ -154,5 +151,7 @@ def located(path: str) -> str:
     return next(filter(os.path.exists, (os.path.join(root, path) for root in roots)), path)
 
 
-def _listed(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()]
+def _is_allowed(name: str, environment: str) -> bool:
+    """True if the variable ``environment`` lists ``name``, or is not set."""
+    allowed = os.environ.get(environment)
+    return allowed is None or name in filter(None, map(str.strip, allowed.split(",")))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -244,48 +245,46 @@ def test_an_answer_that_names_no_coordinator_is_asked_for_again(cluster: Cluster
         )
 
 
-@pytest.mark.parametrize("change", ["moves", "dies", "hangs up"])
-def test_a_controller_that_is_not_there_any_more_is_looked_up_again(change: str) -> None:
-    controller = 2
+@contextmanager
+def deleting(controller: Callable[[], int]) -> Iterator[tuple[ScriptedCluster, Admin]]:
+    """Three brokers that delete topics, and name the ``controller`` of the moment."""
 
     def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
-        return replace(cluster.metadata(request, version), controller_id=controller)
+        return replace(cluster.metadata(request, version), controller_id=controller())
 
     done = DeleteTopicsResponse(responses=[DeletableTopicResult(name="a", error_code=ErrorCode.NONE)])
-    moved = DeleteTopicsResponse(
-        responses=[DeletableTopicResult(name="a", error_code=ErrorCode.NOT_CONTROLLER)]
-    )
     with ScriptedCluster(3) as cluster:
         for broker in cluster.brokers.values():
             broker.on(MetadataRequest, metadata)
             broker.on(DeleteTopicsRequest, done)
         with Admin(cluster.bootstrap_servers, retry_backoff_ms=5, default_api_timeout_ms=20_000) as admin:
-            admin.delete_topics(["a"])
-            assert len(cluster[2].requests(DeleteTopicsRequest)) == 1
-            controller = 3
-            if change == "dies":
-                cluster[2].stop()
-            else:
-                cluster[2].on(DeleteTopicsRequest, HangUp if change == "hangs up" else moved)
-            admin.delete_topics(["a"])
-            asked = {node_id: len(cluster[node_id].requests(DeleteTopicsRequest)) for node_id in (1, 3)}
+            yield cluster, admin
+
+
+@pytest.mark.parametrize("change", ["moves", "dies", "hangs up"])
+def test_a_controller_that_is_not_there_any_more_is_looked_up_again(change: str) -> None:
+    controller = 2
+    moved = DeleteTopicsResponse(
+        responses=[DeletableTopicResult(name="a", error_code=ErrorCode.NOT_CONTROLLER)]
+    )
+    with deleting(lambda: controller) as (cluster, admin):
+        admin.delete_topics(["a"])
+        assert len(cluster[2].requests(DeleteTopicsRequest)) == 1
+        controller = 3
+        if change == "dies":
+            cluster[2].stop()
+        else:
+            cluster[2].on(DeleteTopicsRequest, HangUp if change == "hangs up" else moved)
+        admin.delete_topics(["a"])
+        asked = {node_id: len(cluster[node_id].requests(DeleteTopicsRequest)) for node_id in (1, 3)}
     assert asked == {1: 0, 3: 1}
 
 
 @pytest.mark.parametrize("named", [9, -1])
 def test_any_broker_is_asked_for_a_controller_that_is_none_of_the_brokers(named: int) -> None:
     """With KRaft each of them forwards the request; to wait for a controller would end in a timeout."""
-
-    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
-        return replace(cluster.metadata(request, version), controller_id=named)
-
-    done = DeleteTopicsResponse(responses=[DeletableTopicResult(name="a", error_code=ErrorCode.NONE)])
-    with ScriptedCluster(3) as cluster:
-        for broker in cluster.brokers.values():
-            broker.on(MetadataRequest, metadata)
-            broker.on(DeleteTopicsRequest, done)
-        with Admin(cluster.bootstrap_servers, retry_backoff_ms=5, default_api_timeout_ms=20_000) as admin:
-            admin.delete_topics(["a"])
+    with deleting(lambda: named) as (cluster, admin):
+        admin.delete_topics(["a"])
         assert sum(len(one.requests(DeleteTopicsRequest)) for one in cluster.brokers.values()) == 1
 
 

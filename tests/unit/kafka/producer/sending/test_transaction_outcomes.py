@@ -164,6 +164,37 @@ def test_the_end_of_a_given_away_transaction_is_asked_for_within_the_time_of_the
     assert asked[0] == EndTxnRequest(transactional_id="x", producer_id=7, producer_epoch=1, committed=True)
 
 
+def end_refused(
+    cluster: TransactionCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: KafkaError,
+    *,
+    commit: bool,
+    earlier: str,
+) -> None:
+    """End a transaction; ``refusal`` is all that the coordinator says, after an attempt without an answer if
+    ``earlier`` is ``lost``, or another call before (``another call``)."""
+    answers: list[KafkaError] = [NetworkError("no answer")] if earlier == "lost" else []
+    answers.append(refusal)
+
+    def ask(*_: Any, **__: Any) -> Any:
+        raise answers.pop(0)
+
+    monkeypatch.setattr(transaction_requests, "ask_coordinator", ask)
+    given_away = transaction_requests.OpenTransaction(
+        transactional_id="x", producer_id=7, producer_epoch=1, version=2
+    )
+    client = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
+    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
+    try:
+        with closing(router):
+            transaction_requests.end_transaction(
+                router, given_away, commit=commit, asked_before=earlier == "another call"
+            )
+    finally:
+        assert not answers
+
+
 @pytest.mark.parametrize("refusal", [AuthenticationError, ConfigError])
 @pytest.mark.parametrize(
     ("commit", "earlier", "is_open"),
@@ -183,25 +214,10 @@ def test_a_wrong_setting_does_not_hide_that_a_commit_may_have_worked(
     earlier: str,
     is_open: bool,
 ) -> None:
-    answers: list[KafkaError] = [NetworkError("no answer")] if earlier == "lost" else []
-    answers.append(refusal("refused"))
-
-    def ask(*_: Any, **__: Any) -> Any:
-        raise answers.pop(0)
-
-    monkeypatch.setattr(transaction_requests, "ask_coordinator", ask)
-    given_away = transaction_requests.OpenTransaction(
-        transactional_id="x", producer_id=7, producer_epoch=1, version=2
-    )
-    client = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
-    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
-    with closing(router), pytest.raises(refusal, match="refused") as raised:
-        transaction_requests.end_transaction(
-            router, given_away, commit=commit, asked_before=earlier == "another call"
-        )
+    with pytest.raises(refusal, match="refused") as raised:
+        end_refused(cluster, monkeypatch, refusal("refused"), commit=commit, earlier=earlier)
     notes = getattr(raised.value, "__notes__", [])
     assert [("may have committed it" in note) for note in notes] == [True] * is_open
-    assert not answers
 
 
 @pytest.mark.parametrize(
@@ -212,24 +228,10 @@ def test_a_refused_look_up_does_not_call_a_commit_abortable_that_may_have_worked
     cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch, earlier: str, refused_as: type[KafkaError]
 ) -> None:
     """Brokers answer with this code from version 5 of FindCoordinator on (KIP-890)."""
-    answers: list[KafkaError] = [NetworkError("no answer")] if earlier == "lost" else []
-    answers.append(BrokerError(E.TRANSACTION_ABORTABLE, "coordinator of transactional id x"))
-
-    def ask(*_: Any, **__: Any) -> Any:
-        raise answers.pop(0)
-
-    monkeypatch.setattr(transaction_requests, "ask_coordinator", ask)
-    given_away = transaction_requests.OpenTransaction(
-        transactional_id="x", producer_id=7, producer_epoch=1, version=2
-    )
-    client = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
-    router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client)))
-    with closing(router), pytest.raises(KafkaError) as raised:
-        transaction_requests.end_transaction(
-            router, given_away, commit=True, asked_before=earlier == "another call"
-        )
+    refusal = BrokerError(E.TRANSACTION_ABORTABLE, "coordinator of transactional id x")
+    with pytest.raises(KafkaError) as raised:
+        end_refused(cluster, monkeypatch, refusal, commit=True, earlier=earlier)
     assert type(raised.value) is refused_as
-    assert not answers
 
 
 def test_an_abort_without_an_answer_is_not_taken_for_a_commit(cluster: TransactionCluster) -> None:
