@@ -39,10 +39,7 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     the cluster does not answer is among the ``problems``. Raises `KafkaError` if no topic can be seen, or no
     broker lists its groups.
     """
-    from ..kafka.admin.groups import list_groups_of_each_broker
-    from ..kafka.cluster.coordinators import find_coordinators
     from ..kafka.cluster.offsets import MISSING_MS, try_offsets
-    from ..kafka.cluster.router import CoordinatorKey
     from ..kafka.model import IsolationLevel
 
     moment = ClusterMoment(at=time.monotonic())
@@ -63,23 +60,7 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     moment.problems += [str(error) for error in failed.values()]
     moment.brokers = len(admin.router.snapshot.brokers)
     moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
-    listed, unheard = list_groups_of_each_broker(admin.router, admin.router.deadline())
-    moment.problems += [str(error) for error in unheard.values()]
-    groups = {
-        CoordinatorKey.group(group.group_id): group
-        for group in listed
-        if group.type != "share"  # these commit no offsets
-    }
-    find_coordinators(admin.router, list(groups), admin.router.deadline(MISSING_MS))
-    # Of each coordinator, for all of its groups: those of others must not wait for them.
-    patience_s: dict[int | None, float] = defaultdict(lambda: MISSING_MS / 1000)
-    for key, group in groups.items():
-        coordinator, asked_at = admin.router.coordinators.get(key), time.monotonic()
-        try:
-            _look_at_group(admin, group, moment, bool(names), max(_LEAST_S, patience_s[coordinator]))
-        except KafkaError as error:  # a group without permission, or just deleted
-            moment.problems.append(str(error))
-            patience_s[coordinator] -= time.monotonic() - asked_at
+    _look_at_groups(admin, moment, only_these=bool(names))
     return moment
 
 
@@ -98,6 +79,31 @@ def _look_at_topics(admin: Admin, names: list[str]) -> tuple[dict[str, Topic], l
     if refused and not topics:
         raise refused[0]
     return topics, [str(error) for error in refused]
+
+
+def _look_at_groups(admin: Admin, moment: ClusterMoment, *, only_these: bool) -> None:
+    from ..kafka.admin.groups import list_groups_of_each_broker
+    from ..kafka.cluster.coordinators import find_coordinators
+    from ..kafka.cluster.offsets import MISSING_MS
+    from ..kafka.cluster.router import CoordinatorKey
+
+    listed, unheard = list_groups_of_each_broker(admin.router, admin.router.deadline())
+    moment.problems += [str(error) for error in unheard.values()]
+    groups = {
+        CoordinatorKey.group(group.group_id): group
+        for group in listed
+        if group.type != "share"  # these commit no offsets
+    }
+    find_coordinators(admin.router, list(groups), admin.router.deadline(MISSING_MS))
+    # Of each coordinator, for all of its groups: those of others must not wait for them.
+    patience_s: dict[int | None, float] = defaultdict(lambda: MISSING_MS / 1000)
+    for key, group in groups.items():
+        coordinator, asked_at = admin.router.coordinators.get(key), time.monotonic()
+        try:
+            _look_at_group(admin, group, moment, only_these, max(_LEAST_S, patience_s[coordinator]))
+        except KafkaError as error:  # a group without permission, or just deleted
+            moment.problems.append(str(error))
+            patience_s[coordinator] -= time.monotonic() - asked_at
 
 
 def _look_at_group(
