@@ -35,6 +35,7 @@ _BOOTSTRAP, _CONFIG_FILE = "PYKAFKA_BOOTSTRAP", "PYKAFKA_CONFIG"
 VALUE_OPTIONS = ("-b", "--bootstrap-server", "--bootstrap-servers", "--config", "-X", "--timeout")
 """The connection options that take a value."""
 TOPICS = "topics, or patterns: 'orders-*', or a regular expression that begins with ^: '^orders-[0-9]+$'"
+_SERVERS, _SERVERS_ALIAS = "bootstrap.servers", "metadata.broker.list"
 _TIMEOUT_S = 30
 Own = TypeVar("Own", bound=Properties)
 
@@ -111,7 +112,7 @@ def given_properties(arguments: argparse.Namespace) -> dict[str, str]:
     name no cluster.
     """
     properties = all_properties(arguments)
-    if not properties.get("bootstrap.servers", "").strip():
+    if not properties.get(_SERVERS, properties.get(_SERVERS_ALIAS, "")).strip():
         wrong_usage(
             arguments,
             f"which cluster? Give -b HOST:PORT, --config FILE with bootstrap.servers, or set {_BOOTSTRAP}",
@@ -138,14 +139,19 @@ def all_properties(arguments: argparse.Namespace) -> dict[str, str]:
     properties = (
         {} if file is None else _file_properties(file, "--config" if arguments.config else _CONFIG_FILE)
     )
-    if servers := os.environ.get(_BOOTSTRAP):
-        if arguments.config is None:
-            properties["bootstrap.servers"] = servers
-        else:
-            properties.setdefault("bootstrap.servers", servers)
-    properties.update(arguments.properties)
+    named_in_file = properties.keys() & {_SERVERS, _SERVERS_ALIAS}
+    replaced: list[tuple[str, str]] = []
+    if (servers := os.environ.get(_BOOTSTRAP)) and not (arguments.config and named_in_file):
+        replaced.append((_SERVERS, servers))
+    replaced += arguments.properties
     if arguments.bootstrap is not None:
-        properties["bootstrap.servers"] = arguments.bootstrap
+        replaced.append((_SERVERS, arguments.bootstrap))
+    for name, text in replaced:
+        if name in (_SERVERS, _SERVERS_ALIAS):
+            properties.pop(_SERVERS_ALIAS, None)
+            properties[_SERVERS] = text
+        else:
+            properties[name] = text
     return properties
 
 
@@ -229,9 +235,9 @@ class CommandParser(BriefParser):
     def error_of_unknown(self, words: Sequence[str]) -> Never:
         """Print an error for ``words`` that are neither options nor names; exit with 2."""
         options = [option for action in self._actions for option in action.option_strings]
-        self.error(
-            f"unrecognized arguments: {' '.join(words)}{did_you_mean(words[0].partition('=')[0], options)}"
-        )
+        first = words[0].partition("=")[0]
+        hint = "" if first in options else did_you_mean(first, options)  # a name behind --, one too many
+        self.error(f"unrecognized arguments: {' '.join(words)}{hint}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -42,18 +42,24 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print ``rows``, which have ``columns`` and may have further ones for JSON. No error if the reader has
-    hung up: the command has its exit code nevertheless, also where the output is longer than the buffer.
+    """`print_rows_or_raise`. No error if the reader has hung up: the command has its exit code nevertheless,
+    also where the output is longer than the buffer.
     """
-    kept = list(rows)
     with contextlib.suppress(BrokenPipeError):
-        if as_json:
-            print_json(kept)
-        elif on_terminal():
-            print("\n".join(table(columns, kept)))
-        else:
-            for row in kept:
-                print("\t".join(cell(row.get(column)) for column in columns))
+        print_rows_or_raise(columns, rows, as_json=as_json)
+
+
+def print_rows_or_raise(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print ``rows``, which have ``columns`` and may have further ones for JSON. Raises `BrokenPipeError` if
+    the reader has hung up, at the latest when the output is flushed."""
+    kept = list(rows)
+    if as_json:
+        print_json(kept)
+    elif on_terminal():
+        print("\n".join(table(columns, kept)))
+    else:
+        for row in kept:
+            print("\t".join(cell(row.get(column)) for column in columns))
 
 
 def write_bytes(data: bytes) -> None:
@@ -150,16 +156,17 @@ def note(text: str) -> None:
 
 
 @contextlib.contextmanager
-def output_of_change(done: str) -> Iterator[None]:
-    """The output of a change that is made, such as to a full disk: where it can't be written, ``done`` says
-    on standard error that the change is made, or a script would repeat it. No error if the reader has hung
-    up."""
+def output_of_change(*done: str) -> Iterator[None]:
+    """The output of a change that is made, such as to a full disk: where it can't be written, the lines
+    ``done`` say on standard error that the change is made, or a script would repeat it. No error if the
+    reader has hung up."""
     try:
         with contextlib.suppress(BrokenPipeError):
             yield
             sys.stdout.flush()
     except OSError:
-        note(done)
+        for line in done:
+            note(line)
         raise
 
 
@@ -216,7 +223,7 @@ def act_on_each(names: Iterable[str], act: Callable[[str], None], done: str, *, 
         failure = sys.exception()
         is_wrong_usage = isinstance(failure, ValueError) and not isinstance(failure, KafkaError)
         if as_json and not is_wrong_usage:
-            with contextlib.suppress(BrokenPipeError):  # the outcome counts nevertheless
+            with output_of_change(*(f"{row['name']}: {done}" for row in rows if not row["error"])):
                 print_json(rows)
     return 1 if any(row["error"] for row in rows) else 0
 

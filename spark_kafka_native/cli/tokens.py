@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from .options import add_connection_options, add_json_option, check_options, connect, wrong_usage
-from .output import act_on_each, output_of_change, print_rows
+from .output import act_on_each, note, print_rows, print_rows_or_raise
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -83,9 +84,14 @@ def _create(arguments: argparse.Namespace, admin: Admin) -> int:
         owner=arguments.owner, renewers=arguments.renewer, max_lifetime_ms=arguments.max_lifetime
     )
     row = _row(token) | {"hmac": token.hmac.reveal()}
-    lost = f"The token {token.token_id} is made, and its HMAC is lost: expire it."
-    with output_of_change(lost):
-        print_rows((*_COLUMNS, "hmac"), [row], as_json=arguments.json)
+    try:
+        print_rows_or_raise((*_COLUMNS, "hmac"), [row], as_json=arguments.json)
+        sys.stdout.flush()
+    except OSError as error:
+        note(f"The token {token.token_id} is made, and its HMAC is lost: expire it.")
+        if isinstance(error, BrokenPipeError):
+            return 1  # the output alone is the purpose: a reader that hangs up has not got it
+        raise
     return 0
 
 
@@ -98,8 +104,6 @@ def _describe(arguments: argparse.Namespace, admin: Admin) -> int:
 
 
 def _missing(names: Collection[str], found: Collection[str]) -> int:
-    from .output import note
-
     missing = [name for name in names if name not in found]
     for name in missing:
         note(f"error: no token {name} that this user may see")

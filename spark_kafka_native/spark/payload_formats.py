@@ -39,6 +39,7 @@ KAFKA_COLUMNS: Final = (
 """The columns that are Kafka's; a flat value has no part in them, whether they are asked for or not."""
 _LAYOUT: Final = frozenset(["format", "layout", "prefix"])
 """Options that are not handed on to the format."""
+_ABOUT_COLUMNS: Final = frozenset(["schema", "inferrecords"])
 _SINGLE: Final = re.compile(r"(?!struct\b)[a-z_]+\s*(\([\d\s,]*\)|<.*>)?", re.IGNORECASE | re.DOTALL)
 """DDL of a type without the name of a column."""
 
@@ -289,6 +290,24 @@ def _refuse_without_registry(values: OptionValues, payload: str, name: str) -> N
     if not any(url in values for url in ("registry.url", f"{payload}.registry.url")):
         for given in values.meaningful_names(f"{payload}.registry."):
             raise ConfigError(f"Option '{given}' has no effect without {payload}.registry.url")
+
+
+def ignored_settings(values: OptionValues) -> tuple[str, ...]:
+    """A warning for each setting that means nothing to the format of its payload."""
+    warnings: list[str] = []
+    for payload in ("key", "value"):
+        name = values.value(f"{payload}.format").strip().lower()
+        if name == RAW or name not in OWN_FORMATS:
+            continue
+        from ..formats.format import OF_REGISTRY, SETTINGS
+
+        known = {one.lower() for one in (*SETTINGS[name], *OF_REGISTRY)} | _LAYOUT | _ABOUT_COLUMNS
+        warnings += [
+            f"Option '{given}' is ignored with {payload}.format={name}"
+            for given in values.meaningful_names(f"{payload}.")
+            if given.removeprefix(f"{payload}.").lower() not in known
+        ]
+    return tuple(warnings)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,9 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
     def __init__(self) -> None:
         self._registry = MetricsRegistry()
         self._running: dict[str, _Running] = {}
+        """By the id of the query."""
+        self._replaced: dict[str, _Running] = {}
+        """By the id of the run: another run of the query has begun, and the end of this one is not heard."""
 
     def __repr__(self) -> str:
         return f"<StreamMetrics of {len(self._running)} queries>"
@@ -62,7 +65,9 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
             # Spark says so at once, and a little later that the run before has ended, maybe of another name.
             before = self._running.pop(str(event.id), None)
             query = self._hear(str(event.id), event.name, str(event.runId))
-            query.lag = {} if before is None else before.lag
+            if before is not None:
+                query.lag = before.lag
+                self._replaced[before.run_id] = before
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Count a micro-batch."""
@@ -88,8 +93,9 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Count a failure, if it was one."""
         with self._registry.lock:
-            query = self._running.get(str(event.id))
-            if query is not None and query.run_id == str(event.runId):
+            running = self._running.get(str(event.id))
+            query = self._replaced.pop(str(event.runId), running)
+            if running is not None and running.run_id == str(event.runId):
                 del self._running[str(event.id)]
             if event.exception:
                 label = str(event.id) if query is None else query.label
@@ -97,7 +103,7 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
 
     def _hear(self, query_id: str, name: str | None, run_id: str) -> _Running:
         """The query of this id: an older one of the session goes on without a start that was seen."""
-        query = self._running.get(query_id)
+        query = self._replaced.get(run_id) or self._running.get(query_id)
         if query is None:
             query = self._running[query_id] = _Running(name or query_id, time.time(), run_id)
             for metric in (catalogue.STREAM_BATCHES, catalogue.STREAM_RECORDS, catalogue.STREAM_FAILURES):

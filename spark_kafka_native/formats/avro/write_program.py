@@ -266,6 +266,8 @@ def _takes_within(avro: AvroType, kind: pa.DataType) -> bool:
         return required <= names <= types.keys() and all(_takes(types[one.name], one.type) for one in kind)
     if avro.kind == "array":
         return _takes(avro.items[0], kind.value_type)
+    if avro.kind == "fixed" and pa.types.is_fixed_size_binary(kind):
+        return avro.size == int(kind.byte_width)
     return avro.kind != "map" or _takes(avro.items[0], kind.item_type)
 
 

@@ -208,7 +208,7 @@ class TransactionAdmin(AdminFamily):
         # already is not found, nor is one that has not begun to load its transactions.
         hanging = self._unknown_to_coordinators(hanging, limit) if hanging else []
         if hanging:
-            time.sleep(min(MOVING_S, limit.remaining_ms / 1000))
+            time.sleep(min(MOVING_S, limit.remaining_ms / 1000 / 2))  # the other half is for the answers
             hanging = self._unknown_to_coordinators(hanging, limit)
         if hanging:  # unless they have ended, or gone on, since their leaders were asked
             still_open, failed_now = self._open_transactions({one.topic_partition for one in hanging}, limit)

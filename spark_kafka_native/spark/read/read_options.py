@@ -22,7 +22,7 @@ from ...kafka.model import TopicPartition
 from ..delegation_tokens import TokenOptions
 from ..error_conditions import KafkaConditionError
 from ..options.option_values import OptionValues
-from ..payload_formats import ReadFormats
+from ..payload_formats import ReadFormats, ignored_settings
 from .offset_range import (
     At,
     AtTimestamp,
@@ -210,7 +210,7 @@ def _parse_general(values: OptionValues, starting: OffsetRangeLimit, ending: Off
             count=values.value("fetchOffset.numRetries"),
             interval_ms=values.value("fetchOffset.retryIntervalMs"),
         ),
-        warnings=(*warnings, *_judge_group_id(values)),
+        warnings=(*warnings, *ignored_settings(values), *_judge_group_id(values)),
     )
 
 

@@ -16,7 +16,7 @@ from ...kafka.producer.accumulating.partitioner import partitioner_name
 from ...kafka.security.config_providers import allowed_path
 from ..delegation_tokens import TokenLogin, TokenOptions
 from ..options.option_values import IGNORE_KEYS, MEANINGLESS_IN_WRITES, OptionValues
-from ..payload_formats import PayloadFormat
+from ..payload_formats import PayloadFormat, ignored_settings
 
 if TYPE_CHECKING:
     from .driver_credentials import DriverCredentials
@@ -213,8 +213,9 @@ class WriteOptions:
             summary_path=summary_path,
             formats=tuple(one for name in ("key", "value") if (one := PayloadFormat.parse(values, name))),
             exactly_once=ExactlyOnce.parse(values, producer),
-            warnings=values.judge_names(
-                (ClientConfig, ProducerConfig), MEANINGLESS_IN_WRITES | {IGNORE_KEYS}
+            warnings=(
+                *values.judge_names((ClientConfig, ProducerConfig), MEANINGLESS_IN_WRITES | {IGNORE_KEYS}),
+                *ignored_settings(values),
             ),
         )
 

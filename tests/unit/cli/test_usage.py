@@ -78,6 +78,7 @@ from spark_kafka_native.testing import MockBroker
             "topics: unrecognized arguments: --partition=3; did you mean --partitions?",
         ),
         (["topics", "--xyz"], "pykafka topics: unrecognized arguments: --xyz\n"),
+        (["reset", "-b", "h", "--", "g", "-t"], "pykafka reset: unrecognized arguments: -t\n"),
         (["users", "delete", "-b", "h"], "pykafka users: delete: which users?"),
         (["tokens", "expire", "-b", "h"], "pykafka tokens: expire: which tokens?"),
         (["tokens", "renew", "-b", "h"], "pykafka tokens: renew: which tokens?"),
@@ -198,6 +199,13 @@ def test_options_and_their_file_take_precedence_over_the_environment(
     assert options.given_properties(given(properties=[(servers, "x:1")]))[servers] == "x:1"
     assert options.given_properties(given(bootstrap="b:1"))[servers] == "b:1"
     assert options.given_properties(given(properties=[(servers, "x:1")], bootstrap="b:1"))[servers] == "b:1"
+    alias = "metadata.broker.list"
+    file.write_text(f"{alias}=file:1\n")
+    assert options.given_properties(given())[servers] == "environment:1"
+    assert options.given_properties(given(config=file))[alias] == "file:1"
+    for more in ({"bootstrap": "b:1"}, {"properties": [(servers, "b:1")]}, {"properties": [(alias, "b:1")]}):
+        properties = options.given_properties(given(config=file, **more))
+        assert (properties[servers], alias in properties) == ("b:1", False)
     monkeypatch.setenv("PYKAFKA_CONFIG", "/nowhere")
     with pytest.raises(ConfigError, match="PYKAFKA_CONFIG: /nowhere can't be read"):
         options.given_properties(given())

@@ -30,9 +30,11 @@ from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.security.config_providers import ALLOWED_FILES, ALLOWED_MODULES
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
-from spark_kafka_native.spark.payload_formats import PayloadFormat, ReadFormats
+from spark_kafka_native.spark.payload_formats import PayloadFormat, ReadFormats, ignored_settings
+from spark_kafka_native.spark.read.read_options import ReadOptions
 from spark_kafka_native.spark.read.schema import RowSchema, full_schema
 from spark_kafka_native.spark.read.worker.arrow_rows import RowLayout
+from spark_kafka_native.spark.write.write_options import WriteOptions
 from spark_kafka_native.spark.write.write_task import RowColumns
 
 KAFKA = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in full_schema(False))
@@ -142,6 +144,39 @@ def test_settings_of_a_format_of_another_package_are_no_unknown_options(monkeypa
         "Unknown option 'key.registry' is ignored; did you mean 'registry.url'?"
     ]
     assert OptionValues.parse({"value.format": "JSON", "value.registry": "x"}, Scope.READ).warnings
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ({"value.format": "json", "value.schema": "a int", "value.sep": ";"}, ["value.sep"]),
+        ({"value.format": "avro", "value.schema": '"int"', "value.timezone": "UTC"}, ["value.timeZone"]),
+        ({"value.format": " String", "value.descriptorFile": "/x"}, ["value.descriptorFile"]),
+        ({"key.format": "json", "key.schema": "a int", "key.sep": ";", "key.timeZone": "UTC"}, ["key.sep"]),
+        ({"value.format": "csv", "value.schema": "a int", "value.layout": "columns", "value.prefix": "p",
+          "value.sep": ";", "value.timeZone": "UTC", "value.nullValue": "-"}, []),
+        ({"value.format": "json", "value.schema": "infer", "value.inferRecords": "5"}, []),
+        ({"value.format": "avro", "value.registry.url": "http://h", "value.subject": "s"}, []),
+        ({"value.format": "Their.Format", "value.sep": "x"}, []),
+        ({"value.format": "raw"}, []),
+    ],
+)  # fmt: skip
+def test_settings_of_another_format_are_warned_of(given: dict[str, str], warned: list[str]) -> None:
+    """`value.timeZone` with Avro had no effect, and nothing said so."""
+    found = ignored_settings(OptionValues.parse(given, Scope.READ))
+    assert [line.split("'")[1] for line in found] == warned
+    shown = {
+        one.partition(".")[0]: given[f"{one.partition('.')[0]}.format"].strip().lower() for one in warned
+    }
+    assert all(any(line.endswith(f"with {k}.format={v}") for k, v in shown.items()) for line in found)
+
+
+def test_reads_and_writes_warn_of_settings_of_another_format() -> None:
+    both = {"kafka.bootstrap.servers": "h:1", "value.format": "json", "value.sep": ";"}
+    wanted = "Option 'value.sep' is ignored with value.format=json"
+    read = OptionValues.parse({**both, "subscribe": "t", "value.schema": "a int"}, Scope.READ)
+    assert wanted in ReadOptions.for_batch(read).warnings
+    assert wanted in WriteOptions.parse(OptionValues.parse({**both, "topic": "t"}, Scope.WRITE)).warnings
 
 
 def test_a_schema_in_the_json_of_a_struct_type() -> None:

@@ -148,3 +148,16 @@ def test_a_query_that_is_restarted_under_another_name_has_that(metrics: StreamMe
     lines = generate_latest(registry).decode().splitlines()
     assert 'kafka_stream_failures_total{query="b"} 1.0' in lines
     assert 'kafka_stream_failures_total{query="a"} 0.0' in lines
+
+
+def test_events_of_the_run_before_that_are_late_count_for_its_name(metrics: StreamMetrics) -> None:
+    metrics.onQueryStarted(started("1", "a"))
+    metrics.onQueryStarted(started("1", "b", "r2"))
+    metrics.onQueryProgress(progress("1", "a", {"0": 5}, {"0": 15}))
+    metrics.onQueryTerminated(ended("1", "boom"))
+    metrics.onQueryTerminated(ended("1", run="never seen"))
+    found = metrics.metrics()
+    assert [found.value("kafka.stream.failures", query=name) for name in "ab"] == [1, 0]
+    assert [found.value("kafka.stream.batches", query=name) for name in "ab"] == [1, 0]
+    assert found.value("kafka.stream.running", query="b") == 1
+    assert "kafka.stream.lag" not in {key.name for key, _ in found}
