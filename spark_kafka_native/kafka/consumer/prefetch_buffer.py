@@ -26,7 +26,7 @@ from ..model import TopicPartition
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
 from ..observe.metrics import MetricsRegistry, Observed
-from ..records.batch import EpochRanges, epoch_before
+from ..records.batch import EpochRanges, epoch_before, joined_ranges
 from ..records.columns import RecordColumns
 from ..runtime.deadline import Wakeup
 from ..runtime.waiting import LocklessCondition
@@ -86,11 +86,12 @@ class BufferedPartition:
     """The id that its offsets belong to; None until one is known."""
     start_epoch: int = -1
     """The leader epoch of the record before ``start``; -1 if it is not known."""
-    epochs: tuple[int, int, int, int] = (-1, -1, -1, -1)
-    """Of the records that were taken last: the first offset and the one after them, and the leader epochs
-    before these two."""
+    end_epoch: tuple[int, int] = (-1, -1)
+    """The end of the records that were taken, and the leader epoch of the record before it."""
     epoch_ranges: EpochRanges = ()
-    """Of the records that were taken last, for the offsets between."""
+    """For the offsets before that, since the partition was moved."""
+    epoch_resets: int = 0
+    """`FetchedRecords.resets` of the records in ``epoch_ranges``."""
     reset: AppliedReset | None = None
     """The last one since the caller has moved the partition."""
     shortened_to: int | None = None
@@ -122,12 +123,13 @@ class BufferedPartition:
 
     def epoch_at(self, offset: int) -> int:
         """The leader epoch of the record before ``offset``; -1 if it is not known."""
-        first, after, epoch_at_first, epoch_after = self.epochs
-        if offset == after:
-            return epoch_after
-        if offset == first and epoch_at_first >= 0:
-            return epoch_at_first
-        return epoch_before(offset, self.epoch_ranges) if first <= offset < after else -1
+        end, epoch = self.end_epoch
+        return epoch if offset == end else epoch_before(offset, self.epoch_ranges) if offset < end else -1
+
+    def epochs_so_far(self) -> EpochRanges:
+        """With that of ``end_epoch``: a caller that reads row by row may commit any offset up to there."""
+        end, epoch = self.end_epoch
+        return joined_ranges(self.epoch_ranges, ((end - 1, end, epoch),))
 
     @property
     def raisable(self) -> bool:
@@ -205,7 +207,7 @@ class PrefetchBuffer:
                 start=offset,
                 topic_id=topic_id,
                 start_epoch=leader_epoch,
-                epochs=(offset, offset, leader_epoch, leader_epoch),
+                end_epoch=(offset, leader_epoch),
                 paused=paused,
                 error=error,
             )
@@ -401,7 +403,7 @@ class PrefetchBuffer:
                 wanted.position = offset
             else:
                 self._seek(wanted, offset)
-                wanted.start_epoch, wanted.epochs = epoch, (offset, offset, epoch, epoch)
+                wanted.start_epoch, wanted.end_epoch = epoch, (offset, epoch)
             wanted.seeks += 1  # last: an interrupt before it lets them be given back again
         self.wake_readers()
 
@@ -511,8 +513,8 @@ class PrefetchBuffer:
                     wanted.waiting[-1], next_offset=offset, leader_epoch=leader_epoch
                 )
             else:
-                wanted.position = offset
-                wanted.epochs = (offset, offset, leader_epoch, leader_epoch)
+                wanted.epoch_ranges = wanted.epochs_so_far()
+                wanted.position, wanted.end_epoch = offset, (offset, leader_epoch)
 
     def confirm(self, wanted: BufferedPartition, moves: int) -> None:
         """The offset to which the partition was moved last is not out of range."""
@@ -527,6 +529,8 @@ class PrefetchBuffer:
                 wanted.reset = reset._replace(lacked=not wanted.confirmed)
                 wanted.resets, wanted.shortened_to = wanted.resets + 1, reset.end
                 self.skip(wanted, moves, reset.offset)
+                if not wanted.waiting:
+                    wanted.epoch_ranges = ()
 
     def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
         """The last reset of a partition since the caller has moved it."""
@@ -555,9 +559,10 @@ class PrefetchBuffer:
 
     def _take_first(self, wanted: BufferedPartition, fetched: FetchedRecords) -> None:
         was_full = self.full
-        epoch = wanted.epoch_at(fetched.from_offset)
-        wanted.epochs = (fetched.from_offset, fetched.next_offset, epoch, fetched.leader_epoch)
-        wanted.epoch_ranges = fetched.epoch_ranges
+        known = wanted.epochs_so_far() if fetched.resets == wanted.epoch_resets else ()
+        wanted.epoch_ranges = joined_ranges(known, fetched.epoch_ranges)
+        wanted.end_epoch = fetched.next_offset, fetched.leader_epoch
+        wanted.epoch_resets = fetched.resets
         wanted.position = fetched.next_offset
         wanted.nbytes -= fetched.nbytes
         self.nbytes -= fetched.nbytes
@@ -600,7 +605,8 @@ class PrefetchBuffer:
         topic_id = None if isinstance(wanted.error, TopicRecreatedError) else wanted.topic_id
         self._change(wanted.topic_partition)
         self._drop_waiting(wanted)
-        wanted.topic_id, wanted.start_epoch, wanted.epochs = topic_id, -1, (offset, offset, -1, -1)
+        wanted.topic_id, wanted.start_epoch = topic_id, -1
+        wanted.end_epoch, wanted.epoch_ranges = (offset, -1), ()
         wanted.position = wanted.start = offset
         wanted.moves += 1
         self._clear_error(wanted)

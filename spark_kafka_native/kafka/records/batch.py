@@ -201,6 +201,8 @@ def refused_format(data: memoryview) -> CorruptRecordError | None:
     return None if magic == MAGIC else _refuse_magic(magic, base_offset)
 
 
+_MAX_EPOCHS = 64
+"""How many leader epochs a reader remembers at most: one begins with each election."""
 EpochRanges = tuple[tuple[int, int, int], ...]
 """Where batches of one leader epoch (KIP-101) begin, where they end, and the epoch. It is not known between
 two ranges: an epoch may have begun and ended there, and its records were compacted away.
@@ -252,6 +254,17 @@ def _epoch_ranges(data: memoryview, last_epoch: int, end: int) -> EpochRanges:
 def epoch_before(offset: int, epoch_ranges: EpochRanges) -> int:
     """The leader epoch of the record before ``offset``; -1 if it is not known."""
     return next((epoch for start, end, epoch in epoch_ranges if start < offset <= end), -1)
+
+
+def joined_ranges(known: EpochRanges, more: EpochRanges) -> EpochRanges:
+    """Both, with one range for each of the latest epochs. Epochs only grow along a log: between two batches
+    of the same epoch there is no other."""
+    bounds: dict[int, tuple[int, int]] = {}
+    for start, end, epoch in (*known, *more):
+        if epoch >= 0:
+            first, last = bounds.get(epoch, (start, end))
+            bounds[epoch] = min(first, start), max(last, end)
+    return tuple((*bounds[epoch], epoch) for epoch in sorted(bounds)[-_MAX_EPOCHS:])
 
 
 class BatchWalk(NamedTuple):

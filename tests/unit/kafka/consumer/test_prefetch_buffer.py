@@ -244,17 +244,17 @@ def test_the_epoch_before_an_offset_is_that_of_the_batch_before_it(shared: Prefe
     shared.take()
     assert epochs_at(shared, 1, 2, 3, 5, 6) == [-1, -1, 3, 3, -1]
     shared.take()
-    assert epochs_at(shared, 4, 5, 6, 7) == [-1, 3, 3, 3]
+    assert epochs_at(shared, 2, 4, 5, 6, 7) == [-1, 3, 3, 3, 3]
     assert epochs_at(shared, 8, 9) == [-1, -1], "records of epoch 4 may have been there"
     assert epochs_at(shared, 10, 11, 12, 13) == [5, 5, 5, -1]
     shared.take()
-    assert epochs_at(shared, 11, 12, 13, 15, 16) == [-1, 5, -1, 5, -1]
+    assert epochs_at(shared, 3, 9, 11, 12, 13, 15, 16) == [3, -1, 5, 5, -1, 5, -1]
 
 
 def test_a_read_from_the_middle_of_a_batch_knows_the_epoch_before_it(shared: PrefetchBuffer) -> None:
     shared.put(wanted(shared), 0, replace(records(2, 5), leader_epoch=3, epoch_ranges=((0, 5, 3),)))
     shared.take()
-    assert epochs_at(shared, 1, 2, 5) == [-1, 3, 3]
+    assert epochs_at(shared, 0, 1, 2, 5) == [-1, 3, 3, 3]
 
 
 @pytest.mark.parametrize("is_first", [False, True])
@@ -269,6 +269,45 @@ def test_hidden_offsets_behind_records_have_an_epoch_of_their_own(
     shared.skip(wanted(shared), 0, 9, epoch)
     shared.take()
     assert epochs_at(shared, 9) == [epoch]
+
+
+def test_hidden_offsets_behind_records_in_hand_leave_these_their_epochs(shared: PrefetchBuffer) -> None:
+    """A reader is row by row within them: its commit without an epoch would let a cut log go unnoticed."""
+    shared.put(wanted(shared), 0, replace(records(0, 5), leader_epoch=3, epoch_ranges=((0, 5, 3),)))
+    shared.take()
+    shared.put(wanted(shared), 0, replace(records(5, 5), next_offset=6, leader_epoch=4))
+    assert epochs_at(shared, 2, 5, 6, 7) == [3, 3, 4, -1]
+    shared.skip(wanted(shared), 0, 9, -1)
+    assert epochs_at(shared, 2, 5, 6, 9) == [3, 3, 4, -1]
+
+
+def test_epochs_of_before_a_reset_say_nothing_about_records_after_it(shared: PrefetchBuffer) -> None:
+    def put(first: int, until: int, epoch: int) -> None:
+        ranges = ((first, until, epoch),)
+        shared.put(wanted(shared), 0, replace(records(first, until), leader_epoch=epoch, epoch_ranges=ranges))
+
+    put(0, 5, 3)
+    put(5, 8, 3)
+    shared.take()
+    shared.reset(wanted(shared), 0, AppliedReset(8, 2, 0, 2))  # records wait
+    put(2, 9, 1)
+    shared.take()
+    assert epochs_at(shared, 1, 2) == [3, -1]
+    shared.take()
+    assert epochs_at(shared, 2, 3, 9) == [-1, 1, 1]
+    shared.reset(wanted(shared), 0, AppliedReset(9, 4, 0, 4))  # none wait
+    assert epochs_at(shared, 3, 4) == [-1, -1]
+
+
+def test_the_epochs_that_a_reader_remembers_are_bounded(shared: PrefetchBuffer) -> None:
+    for first in range(0, 1000, 5):
+        ranges = ((first, first + 5, first),)
+        shared.put(
+            wanted(shared), 0, replace(records(first, first + 5), leader_epoch=first, epoch_ranges=ranges)
+        )
+        shared.take()
+    assert epochs_at(shared, 1, 600, 703, 1000) == [-1, -1, 700, 995]
+    assert len(wanted(shared).epoch_ranges) == 64
 
 
 def test_epochs_of_before_a_move_say_nothing_about_offsets_after_it(shared: PrefetchBuffer) -> None:
