@@ -14,7 +14,13 @@ from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.configs import ConfigResource
 from spark_kafka_native.kafka.admin.family import NotSentError
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, KafkaError, NetworkError, UnreachableError
+from spark_kafka_native.kafka.errors import (
+    BrokerError,
+    KafkaError,
+    NetworkError,
+    ProtocolError,
+    UnreachableError,
+)
 from spark_kafka_native.kafka.protocol.api.acls import (
     AclCreationResult,
     CreateAclsResponse,
@@ -195,6 +201,16 @@ def test_rules_that_are_refused_are_all_named() -> None:
         AclAdmin(router).create_acls(rules)
     [note] = raised.value.__notes__
     assert str(rules[2]) in note
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_results_that_belong_to_no_rule_are_no_outcome(count: int) -> None:
+    """Which of the rules is meant is known by its place alone."""
+    router: Any = Router()
+    results = [AclCreationResult(error_code=NONE, error_message=None)] * count
+    router.response = CreateAclsResponse(throttle_time_ms=0, results=results)
+    with pytest.raises(ProtocolError, match=f"CreateAcls: {count} results for 2 rules"):
+        AclAdmin(router).create_acls([rule("User:a"), rule("User:b")])
 
 
 def test_rules_that_can_not_be_read_are_not_taken_for_none() -> None:

@@ -118,6 +118,14 @@ def test_a_router_that_was_given_stays_open(cluster: ScriptedCluster) -> None:
         assert owner.list_topics() == ["a"]
 
 
+def test_settings_beside_a_router_are_refused(cluster: ScriptedCluster) -> None:
+    """They would be ignored: the router has its own."""
+    with Admin(cluster.bootstrap_servers) as owner:
+        with pytest.raises(TypeError, match="request_timeout_ms can't be given with it"):
+            Admin(owner.router, request_timeout_ms=5)
+        assert owner.list_topics() == ["a"]
+
+
 def test_every_method_of_an_admin_takes_a_timeout(cluster: ScriptedCluster) -> None:
     methods = {
         name: one

@@ -171,6 +171,23 @@ def test_a_token_that_a_lost_request_has_expired_is_expired() -> None:
         tokens.expire_delegation_token(TOKEN, after_ms=1)
 
 
+def test_the_last_answer_counts_where_the_controller_has_moved() -> None:
+    """The first one has an empty HMAC, and no time."""
+    moved, nothing = ErrorCode.NOT_CONTROLLER, ""
+    tokens, router = admin(replace(created(moved), hmac=b"", token_id=nothing), created())
+    made = tokens.create_delegation_token()
+    assert (made.token_id, made.hmac.reveal()) == ("t1", TEXT)
+    for kind, change in (
+        (RenewDelegationTokenResponse, tokens.renew_delegation_token),
+        (ExpireDelegationTokenResponse, tokens.expire_delegation_token),
+    ):
+        router.answers = [
+            kind(error_code=code, expiry_timestamp_ms=ms, throttle_time_ms=0)
+            for code, ms in ((moved, -1), (ErrorCode.NONE, 99))
+        ]
+        assert change(TOKEN) == 99
+
+
 def described(token_id: str) -> DescribedDelegationToken:
     return DescribedDelegationToken(
         principal_type="User",
@@ -190,12 +207,13 @@ def test_tokens_are_described() -> None:
     answer = DescribeDelegationTokenResponse(
         error_code=ErrorCode.NONE, tokens=[described("t1")], throttle_time_ms=0
     )
-    tokens, router = admin(answer, answer)
+    tokens, router = admin(answer, answer, answer)
     (found,) = tokens.describe_delegation_tokens()
     assert found == replace(TOKEN, requester="User:b", renewers=("User:c",))
     tokens.describe_delegation_tokens(["User:a"])
-    everyone, one = (request for _, request in router.asked)
-    assert everyone.owners is None
+    tokens.describe_delegation_tokens([])
+    everyone, one, no_owner = (request for _, request in router.asked)
+    assert (everyone.owners, no_owner.owners) == (None, [])
     assert [(owner.principal_type, owner.principal_name) for owner in one.owners] == [("User", "a")]
 
 

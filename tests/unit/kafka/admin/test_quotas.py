@@ -27,11 +27,15 @@ BOB: dict[str, str | None] = {"user": "bob"}
 BOB_WITH_ANY: dict[str, str | None] = {"user": "bob", "client-id": None}
 BOB_WITH_APP: dict[str, str | None] = {"user": "bob", "client-id": "app"}
 KNOWN = [BOB, BOB_WITH_ANY, BOB_WITH_APP, {"user": None}, {"ip": "10.0.0.1"}]
+EXACT, DEFAULT = 0, 1
 
 
 def described(request: DescribeClientQuotasRequest, _version: int) -> DescribeClientQuotasResponse:
     """As Kafka's ClientQuotasImage finds them."""
     asked = {one.entity_type: one.match for one in request.components}
+    assert {one.entity_type: one.match_type for one in request.components} == {
+        kind: EXACT if name is not None else DEFAULT for kind, name in asked.items()
+    }
     found = [
         entity
         for entity in KNOWN

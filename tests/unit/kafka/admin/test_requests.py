@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from support.brokers.scripted_broker import Answer, HangUp, ScriptedCluster, Silence
 
+from spark_kafka_native.kafka.admin import transactions
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.admin.cluster import Reassignment, Replica
 from spark_kafka_native.kafka.admin.configs import ConfigResource
@@ -265,8 +266,8 @@ def test_an_election_is_unclean_only_on_request(
     assert admin.elect_leaders(wanted, unclean=unclean) == {A0}
     [request] = asked(cluster, ElectLeadersRequest)
     assert request.election_type == int(unclean)
-    topics = [(one.topic, one.partitions) for one in request.topic_partitions or ()]
-    assert topics == ([] if wanted is None else [("a", [0, 1])])
+    topics = request.topic_partitions and [(one.topic, one.partitions) for one in request.topic_partitions]
+    assert topics == (None if wanted is None else [("a", [0, 1])])  # an empty list would be no partition
 
 
 def test_an_election_is_asked_for_again_only_where_it_was_put_off(
@@ -554,6 +555,7 @@ def test_offsets_are_reset_to_any_place_of_the_partition(cluster: ScriptedCluste
         (ErrorCode.UNKNOWN_MEMBER_ID, "resetting offsets of group g: .*stop them first"),
         (ErrorCode.ILLEGAL_GENERATION, "resetting offsets of group g: .*stop them first"),
         (ErrorCode.STALE_MEMBER_EPOCH, "resetting offsets of group g: .*stop them first"),
+        (ErrorCode.REBALANCE_IN_PROGRESS, "resetting offsets of group g: .*stop them first"),
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, "GROUP_AUTHORIZATION_FAILED"),
     ],
 )
@@ -1456,3 +1458,148 @@ def test_configs_of_things_of_the_same_name_are_not_confused(
     resource: ConfigResource, kind: int, name: str, node_id: int | None, shown: str
 ) -> None:
     assert (resource.kind, resource.name, resource.node_id, str(resource)) == (kind, name, node_id, shown)
+
+
+ON_A0 = [{"name": "a", "partitions": [{"partition_index": 0}]}]
+
+
+@pytest.mark.parametrize(
+    ("api", "reply", "call"),
+    [
+        ("CreateTopics", {"topics": [{"name": "a"}]}, lambda admin, s: admin.create_topics(["a"], s)),
+        ("DeleteTopics", {"responses": [{"name": "a"}]}, lambda admin, s: admin.delete_topics(["a"], s)),
+        (
+            "CreatePartitions",
+            {"results": [{"name": "a"}]},
+            lambda admin, s: admin.create_partitions({"a": 3}, s),
+        ),
+        ("DeleteRecords", {"topics": ON_A0}, lambda admin, s: admin.delete_records({A0: 1}, s)),
+        ("AlterPartitionReassignments", {"responses": ON_A0}, lambda admin, s: admin.reassign({A0: [1]}, s)),
+        ("ListPartitionReassignments", {"topics": []}, lambda admin, s: admin.list_reassignments(s)),
+        ("ElectLeaders", {"replica_election_results": []}, lambda admin, s: admin.elect_leaders(None, s)),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_a_broker_has_most_of_the_time_that_the_caller_gives(
+    api: str, reply: dict[str, object], call: Callable[[Admin, float], object]
+) -> None:
+    """With less it would answer REQUEST_TIMED_OUT for a change that it makes a moment later."""
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("a")
+        broker.on(api).reply(reply)
+        call(admin, 1_000)
+        [request] = broker.asked(api)
+    assert 700_000 < request.fields["timeout_ms"] < 900_000
+
+
+@pytest.mark.parametrize("resource", [ConfigResource.topic("a"), ConfigResource.broker(1)], ids=str)
+def test_a_description_of_configs_that_gets_lost_is_requested_again(resource: ConfigResource) -> None:
+    with MockBroker() as broker, Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
+        broker.on("DescribeConfigs", times=1).hang_up()
+        broker.on("DescribeConfigs").reply({"results": [{"configs": [{"name": "x", "value": "y"}]}]})
+        assert admin.describe_configs(resource)["x"].value == "y"
+        assert len(broker.asked("DescribeConfigs")) == 2
+
+
+@pytest.mark.parametrize(
+    ("api", "answer", "delete"),
+    [
+        (
+            "DeleteTopics",
+            lambda code: {"responses": [{"name": "a", "error_code": code}]},
+            lambda admin: admin.delete_topics(["a"]),
+        ),
+        (
+            "DeleteGroups",
+            lambda code: {"results": [{"group_id": "g", "error_code": code}]},
+            lambda admin: admin.delete_groups(["g"]),
+        ),
+    ],
+    ids=["topic", "group"],
+)
+def test_a_deletion_with_a_lost_response_is_found_to_be_done(
+    api: str, answer: Callable[[ErrorCode], dict[str, object]], delete: Callable[[Admin], object]
+) -> None:
+    """And something that was not there before is an error."""
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if api == "DeleteTopics" else ErrorCode.GROUP_ID_NOT_FOUND
+    with MockBroker() as broker, Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
+        broker.on(api, times=1).hang_up()
+        broker.on(api, times=None).reply(answer(gone))
+        delete(admin)
+        assert len(broker.asked(api)) == 2
+        with pytest.raises(BrokerError, match=f": {gone.name}"):
+            delete(admin)
+
+
+def test_a_member_is_described_under_the_names_that_it_gave() -> None:
+    """A static member is known by its instance id."""
+    classic = DescribedGroupMember(
+        member_id="m", group_instance_id="i", client_id="c", client_host="/h", member_metadata=b"",
+        member_assignment=b"",
+    )  # fmt: skip
+    of_classic = DescribedGroup(
+        error_code=NONE, group_id="g", group_state="Stable", protocol_type="consumer", protocol_data="range",
+        members=[classic],
+    )  # fmt: skip
+    nothing = ConsumerGroupAssignment(topic_partitions=[])
+    consumer = ConsumerGroupMember(
+        member_id="m", instance_id="i", client_id="c", client_host="/h", member_epoch=1,
+        subscribed_topic_names=[], assignment=nothing, target_assignment=nothing,
+    )  # fmt: skip
+    of_consumer = DescribedConsumerGroup(
+        error_code=NONE, group_id="g", group_state="Stable", group_epoch=1, assignment_epoch=1,
+        assignor_name="range", members=[consumer],
+    )  # fmt: skip
+    found = [
+        read_classic_group(DescribeGroupsResponse(groups=[of_classic]), "g"),
+        read_consumer_group(ConsumerGroupDescribeResponse(throttle_time_ms=0, groups=[of_consumer]), "g"),
+    ]
+    assert [one.type for one in found] == ["classic", "consumer"]
+    for group in found:
+        [one] = group.members
+        assert (group.state, group.assignor) == ("Stable", "range")
+        assert (one.member_id, one.instance_id, one.client_id, one.host) == ("m", "i", "c", "/h")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.group_lag("g", timeout=0.2),
+        lambda admin: admin.reset_offsets("g", {A0: 0}, timeout=0.2),
+        lambda admin: admin.reset_offsets("g", {A0: OffsetAt.LATEST}, timeout=0.2),
+    ],
+    ids=["lag", "offset", "place"],
+)
+def test_offsets_of_partitions_are_waited_for_as_long_as_the_caller_says(
+    call: Callable[[Admin], object],
+) -> None:
+    patient = {"default_api_timeout_ms": 3_600_000, "request_timeout_ms": 3_600_000}
+    with MockBroker() as broker, Admin(broker.bootstrap_servers, **patient) as admin:
+        broker.create_topic("a")
+        admin.reset_offsets("g", {A0: 0})
+        broker.on("ListOffsets", times=None).ignore()
+        with pytest.raises(DeadlineExceededError):
+            call(admin)
+
+
+def test_hanging_transactions_are_waited_for_no_longer_than_the_caller_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also in the pause in which a coordinator that moves begins to load its transactions."""
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    monkeypatch.setattr(transactions, "MOVING_S", 3_600.0)
+    open_one = {"producer_id": 7, "current_txn_start_offset": 1}
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("a")
+        there = {"partition_index": 0, "active_producers": [open_one]}
+        broker.on("DescribeProducers", times=None).reply({"topics": [{"name": "a", "partitions": [there]}]})
+        broker.on("ListTransactions", times=None).reply({"transaction_states": []})
+        assert len(admin.hanging_transactions(["a"], timeout=60)) == 1
+    assert 0 < max(waited) <= 60
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+def test_a_new_topic_has_a_name(name: Any) -> None:
+    with pytest.raises(ValueError, match="a topic's name must be a str that is not empty"):
+        NewTopic(name)

@@ -9,6 +9,7 @@ import pytest
 from support.brokers.scripted_broker import HangUp, ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError
 from spark_kafka_native.kafka.protocol.api.scram_users import (
@@ -40,13 +41,16 @@ def test_empty_names_and_passwords(user: str, password: Any) -> None:
         admin.set_scram_user(user, password)
 
 
+@pytest.mark.parametrize("password", ["secret", Secret("secret")], ids=["text", "Secret"])
 @pytest.mark.parametrize(("mechanism", "number"), [("SCRAM-SHA-256", 1), ("SCRAM-SHA-512", 2)])
-def test_credentials_are_set_and_deleted_for_one_mechanism(mechanism: str, number: int) -> None:
+def test_credentials_are_set_and_deleted_for_one_mechanism(
+    mechanism: str, number: int, password: str | Secret
+) -> None:
     done = AlterUserScramCredentialsResult(user="carol", error_code=ErrorCode.NONE, error_message=None)
     with ScriptedCluster(1) as cluster, Admin(cluster.bootstrap_servers) as admin:
         response = AlterUserScramCredentialsResponse(throttle_time_ms=0, results=[done])
         cluster[1].on(AlterUserScramCredentialsRequest, response)
-        admin.set_scram_user("carol", "secret", mechanism=mechanism, iterations=4_096)
+        admin.set_scram_user("carol", password, mechanism=mechanism, iterations=4_096)
         admin.delete_scram_user("carol", mechanism=mechanism)
         [made, deleted] = cluster[1].requests(AlterUserScramCredentialsRequest)
     [one] = made.upsertions
