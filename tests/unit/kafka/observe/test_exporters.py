@@ -20,7 +20,7 @@ from support.waiting import eventually
 from spark_kafka_native.kafka.consumer.fetched_records import WorkStatus, WorkUnit
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.kafka.observe import catalogue
+from spark_kafka_native.kafka.observe import catalogue, exporters
 from spark_kafka_native.kafka.observe.events import EventSource
 from spark_kafka_native.kafka.observe.exporters import (
     JsonLines,
@@ -387,3 +387,58 @@ def test_a_full_disk_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptureFi
             source.emit(unit(number))
     assert lines.failures == 3
     assert len([one for one in caplog.records if "can't be written" in one.message]) == 1
+
+
+def test_a_disk_that_is_full_when_lines_are_flushed_ends_nothing() -> None:
+    """A file keeps lines in its buffer: the disk refuses them only then."""
+
+    class FullAtFlush(io.StringIO):
+        def flush(self) -> None:
+            raise OSError("no space left on device")
+
+    source, file = EventSource[Any](), FullAtFlush()
+    with JsonLines(file, source.subscribe(10)) as lines:
+        for count in (1, 2):
+            source.emit(unit(count))
+            eventually(lambda count=count: lines.failures >= count)  # type: ignore[misc]
+    assert file.getvalue().count("\n") == 2
+    with JsonLines("/dev/full", source.subscribe(10)) as lines:
+        source.emit(unit(0))
+    assert lines.failures >= 1
+    assert not lines._thread.is_alive()
+
+
+@pytest.mark.parametrize("kind", ["metrics", "lines"])
+def test_a_place_that_takes_nothing_holds_up_no_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that hangs, or a file on a disk that does: the process could not end."""
+    monkeypatch.setattr(exporters, "CLOSE_S", 0.05)
+    client, source, file = Client(), EventSource[Any](), SlowFile()
+    asked, let = threading.Event(), threading.Event()
+
+    def to(_: MetricsSnapshot, __: MetricsSnapshot) -> None:
+        asked.set()
+        let.wait(20)
+
+    made: Any
+    if kind == "metrics":
+        made = MetricsExporter(client, every=0.01, to=to)
+    else:
+        made, asked, let = JsonLines(file, source.subscribe(2)), file.asked, file.let
+        source.emit(unit(0))
+    try:
+        assert asked.wait(60)
+        made.close()
+        assert made._thread.is_alive()
+    finally:
+        let.set()
+        made._thread.join(60)
+
+
+def test_the_first_collection_has_the_percentiles_of_all_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", Api)
+    monkeypatch.setitem(sys.modules, "opentelemetry", Api)
+    client, meter = Client(), Meter()
+    export_to_opentelemetry(client, meter)
+    client.request(8.0)
+    told = meter.collect()
+    assert told[key("kafka.client.request.duration", api="Fetch", quantile="1")] == 8.0

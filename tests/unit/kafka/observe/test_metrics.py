@@ -275,3 +275,21 @@ def test_names_are_unique_and_alike():
         assert one.unit in {"s", "By"} or re.fullmatch(r"\{[a-z]+\}", one.unit)
         assert one.name.endswith((".duration", ".timestamp")) == (one.unit == "s")
         assert one.kind is not Kind.DISTRIBUTION or one.unit in {"s", "By", "{record}"}
+
+
+def test_what_fails_has_taken_its_time_too():
+    metrics = MetricsRegistry()
+    with pytest.raises(NetworkError), metrics.timed(DURATION, "Fetch"):
+        raise NetworkError("cut")
+    assert metrics.distribution(DURATION).count == 1
+
+
+def test_metrics_that_only_a_part_of_a_client_has_are_among_those_of_the_whole():
+    one, other = MetricsRegistry(), MetricsRegistry()
+    one.count(REQUESTS, 1, "Fetch")
+    other.count(catalogue.SPLITS, 3)
+    before = one.snapshot(others=[other])
+    other.count(catalogue.SPLITS, 4)
+    told = one.snapshot(others=[other])
+    assert [one["name"] for one in told.to_dict()["metrics"]] == [REQUESTS.name, catalogue.SPLITS.name]
+    assert told.since(before).value(catalogue.SPLITS.name) == 4

@@ -259,7 +259,10 @@ def test_labels_may_hold_anything(registry: CollectorRegistry) -> None:
         client.registry.count(catalogue.PRODUCED_RECORDS, 1, name)
     client.registry.count(catalogue.PRODUCED_RECORDS, 7, "\udcff")
     export_to_prometheus(client, registry, {"app": 'x"\ny'})
+    export_to_prometheus(other := Client(lag=5), registry, {"app": "\udcff"})
     found = scraped(registry)
+    assert found[key("kafka_consumer_lag", topic="t", app="?")] == 10
+    assert other is not None
     for name in names:
         assert found[key("kafka_producer_records_total", topic=name, app='x"\ny')] == 1
     assert found[key("kafka_producer_records_total", topic="?", app='x"\ny')] == 7
