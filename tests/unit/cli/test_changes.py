@@ -738,3 +738,211 @@ def test_words_behind_two_dashes_are_names(broker: MockBroker, capsys: pytest.Ca
     with pytest.raises(SystemExit, match="2"):
         main(["topics", *to, "--", "--lst"])
     assert "invalid choice: '--lst'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "api", "reply"),
+    [
+        (("topics", "delete", "orders", "orders"), "DeleteTopics", {"responses": [{"name": "orders"}]}),
+        (("topics", "create", "new", "new"), "CreateTopics", None),
+        (("users", "delete", "a", "a"), "AlterUserScramCredentials", {"results": [{"user": "a"}]}),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+)
+def test_a_name_that_is_given_twice_is_changed_once(
+    broker: MockBroker, command: tuple[str, ...], api: str, reply: dict[str, Any] | None
+) -> None:
+    """The second change would be refused, which makes the exit code."""
+    if reply is not None:
+        broker.on(api).reply(reply)
+    run(broker, *command)
+    assert len(broker.asked(api)) == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_no_records_are_deleted_without_the_word(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    run(broker, "delete-records", "orders", "-p", "1", "--before", "3", *more)
+    shown = capsys.readouterr()
+    assert shown.err == "Nothing was deleted: --execute does it.\n"
+    row = {"topic": "orders", "partition": 1, "first": 0, "before": 3, "records": 3}
+    assert shown.out == (f"{json.dumps([row])}\n" if more else "orders\t1\t0\t3\t3\n")
+    assert broker.asked("DeleteRecords") == []
+
+
+@pytest.mark.parametrize("pattern", ["ord*", "order?", "[o]rders", "^orders"])
+@pytest.mark.parametrize(
+    ("command", "api"),
+    [
+        (("topics", "delete"), "DeleteTopics"),
+        (("topics", "create"), "CreateTopics"),
+        (("topics", "grow", "--partitions", "9"), "CreatePartitions"),
+        (("delete-records", "--before", "latest", "--execute"), "DeleteRecords"),
+    ],
+    ids=["delete", "create", "grow", "delete-records"],
+)
+def test_a_pattern_changes_no_topic(
+    broker: MockBroker,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    api: str,
+    pattern: str,
+) -> None:
+    """More topics may match it than its author knows."""
+    with pytest.raises(SystemExit, match="2"):
+        run(broker, *command, "--", pattern)
+    assert f"'{pattern}' is a pattern: name each topic" in capsys.readouterr().err
+    assert broker.asked(api) == []
+
+
+@pytest.mark.parametrize("execute", [True, False])
+def test_a_reset_shows_where_the_group_was_and_where_it_goes(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], execute: bool
+) -> None:
+    run(broker, "reset", "g", "--to", "3", "-t", "orders", "-p", "1", "--execute")
+    capsys.readouterr()
+    options = ["--execute"] if execute else []
+    run(broker, "reset", "g", "--to", "1", "-t", "orders", "-p", "0", "-p", "1", "--json", *options)
+    shown = capsys.readouterr()
+    assert [tuple(row.values()) for row in json.loads(shown.out)] == [
+        ("orders", 0, None, 1),
+        ("orders", 1, 3, 1),
+    ]
+    assert shown.err == ("" if execute else "Nothing was changed: --execute does it.\n")
+
+
+def test_a_group_without_offsets_can_not_be_moved_in_all_of_its_partitions(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt name of a group would pass for one that has moved."""
+    assert main(["reset", "typo", "--to", "latest", "--execute", "-b", broker.bootstrap_servers]) == 1
+    assert "Group typo has committed no offsets" in capsys.readouterr().err
+    assert broker.asked("OffsetCommit") == []
+
+
+@pytest.mark.parametrize("password", ["geheim", "ENV:A_PASSWORD", ""])
+def test_a_password_is_not_taken_from_the_command_line(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], password: str
+) -> None:
+    """Every user of the machine can read it there."""
+    with pytest.raises(SystemExit, match="2"):
+        run(broker, "users", "set", "alice", "--password", password)
+    err = capsys.readouterr().err
+    assert ("--password names a place: env:NAME or file:/path" in err, "geheim" in err) == (True, False)
+    assert broker.asked("AlterUserScramCredentials") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "owner", "lifetime_ms"),
+    [
+        ((), ("", ""), -1),
+        (("--owner", "User:bob"), ("User", "bob"), -1),
+        (("--max-lifetime", "90m"), ("", ""), 5_400_000),
+    ],
+    ids=["nothing", "owner", "lifetime"],
+)
+def test_a_token_is_that_of_its_owner_for_the_time_that_is_given(
+    broker: MockBroker, options: tuple[str, ...], owner: tuple[str, str], lifetime_ms: int
+) -> None:
+    broker.on("CreateDelegationToken").reply({})
+    run(broker, "tokens", "create", *options)
+    fields = asked(broker, "CreateDelegationToken")
+    assert (fields["owner_principal_type"], fields["owner_principal_name"]) == owner
+    assert fields["max_lifetime_ms"] == lifetime_ms
+
+
+@pytest.mark.parametrize(
+    ("options", "owners"),
+    [((), None), (("--owner", "User:bob"), [{"principal_type": "User", "principal_name": "bob"}])],
+)
+def test_tokens_of_the_owner_alone_are_shown(
+    broker: MockBroker, options: tuple[str, ...], owners: list[dict[str, str]] | None
+) -> None:
+    broker.on("DescribeDelegationToken").reply({"tokens": []})
+    run(broker, "tokens", "describe", *options)
+    assert asked(broker, "DescribeDelegationToken")["owners"] == owners
+
+
+@pytest.mark.parametrize(
+    ("action", "api"), [("expire", "ExpireDelegationToken"), ("renew", "RenewDelegationToken")]
+)
+def test_a_token_that_may_not_be_changed_makes_the_exit_code(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], action: str, api: str
+) -> None:
+    broker.on("DescribeDelegationToken").reply({"tokens": [{"token_id": "one", "hmac": b"one"}]})
+    broker.on(api).reply({"error_code": 63})
+    assert main(["tokens", action, "one", "-b", broker.bootstrap_servers]) == 1
+    assert "DELEGATION_TOKEN_OWNER_MISMATCH" in capsys.readouterr().err
+
+
+def test_a_token_with_times_that_are_no_dates_is_shown(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its HMAC is shown only this once."""
+    times = {"issue_timestamp_ms": 0, "expiry_timestamp_ms": 2**62, "max_timestamp_ms": -(2**62)}
+    broker.on("CreateDelegationToken").reply({"token_id": "id-1", "hmac": b"x"} | times)
+    run(broker, "tokens", "create", "--json")
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["hmac"], row["issued"]) == ("eA==", "1970-01-01T00:00:00.000+00:00")
+    assert (row["expires"], row["max"]) == (f"{2**62} ms", f"{-(2**62)} ms")
+
+
+@pytest.mark.parametrize(
+    ("option", "kind"), [("--user", "user"), ("--client-id", "client-id"), ("--ip", "ip")]
+)
+@pytest.mark.parametrize(("name", "entity"), [("x", "x"), ("default", None)])
+def test_limits_are_those_of_the_kind_of_name(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], option: str, kind: str, name: str, entity: Any
+) -> None:
+    broker.on("AlterClientQuotas").reply({"entries": [{}]})
+    run(broker, "quotas", option, name, "--set", "a=1")
+    (changed,) = asked(broker, "AlterClientQuotas")["entries"]
+    assert [(one["entity_type"], one["entity_name"]) for one in changed["entity"]] == [(kind, entity)]
+    capsys.readouterr()
+    found = {
+        "entity": [{"entity_type": kind, "entity_name": entity}],
+        "values": [{"key": "a", "value": 1.0}],
+    }
+    broker.on("DescribeClientQuotas").reply({"entries": [found]})
+    run(broker, "quotas", option, name, "--json")
+    assert json.loads(capsys.readouterr().out) == [{kind: name, "limit": "a", "value": 1.0}]
+    (one,) = asked(broker, "DescribeClientQuotas")["components"]
+    assert (one["entity_type"], one["match"]) == (kind, entity)
+
+
+def test_a_topic_is_made_as_the_options_say(broker: MockBroker) -> None:
+    options = ("--partitions", "3", "--replication-factor", "2", "--set", "a=b", "--set", "c=")
+    run(broker, "topics", "create", "new", *options)
+    (topic,) = asked(broker, "CreateTopics")["topics"]
+    assert (topic["name"], topic["num_partitions"], topic["replication_factor"]) == ("new", 3, 2)
+    assert {one["name"]: one["value"] for one in topic["configs"]} == {"a": "b", "c": ""}
+    run(broker, "topics", "grow", "new", "--partitions", "5")
+    (grown,) = asked(broker, "CreatePartitions")["topics"]
+    assert (grown["name"], grown["count"]) == ("new", 5)
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 1), (("--if-not-exists",), 0)])
+def test_a_topic_that_is_there_is_a_failure_unless_that_is_accepted(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], code: int
+) -> None:
+    assert main(["topics", "create", "orders", *options, "-b", broker.bootstrap_servers]) == code
+    assert ("TOPIC_ALREADY_EXISTS" in capsys.readouterr().err) == bool(code)
+
+
+@pytest.mark.parametrize("command", [("topics",), ("topics", "--json"), ("offsets", "orders")])
+def test_a_list_that_can_not_be_written_is_no_success(broker: MockBroker, command: tuple[str, ...]) -> None:
+    """As where the disk is full: a script would go on with a part of it."""
+    line = [sys.executable, "-m", "spark_kafka_native", *command, "-b", broker.bootstrap_servers]
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    with open("/dev/full", "w") as full:
+        ran = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+    assert (ran.returncode, "No space left" in ran.stderr) == (1, True)
+
+
+def test_messages_are_no_output_where_standard_error_is_closed(broker: MockBroker) -> None:
+    """Python would print them to standard output then, where a script looks for names."""
+    words = [sys.executable, "-m", "spark_kafka_native", "topics", "delete", "gone", "orders"]
+    line = ["sh", "-c", 'exec "$0" "$@" 2>&-', *words, "-b", broker.bootstrap_servers]
+    ran = subprocess.run(line, stdout=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stdout) == (1, "")

@@ -103,3 +103,60 @@ def test_the_controller_is_one_broker_or_none(
         assert main(["describe", "--json", "-b", broker.bootstrap_servers]) == 0
     described = json.loads(capsys.readouterr().out)
     assert [one["controller"] for one in described["brokers"]] == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "resource"),
+    [
+        (["topic", "1"], (2, "1")),
+        (["group", "1"], (32, "1")),
+        (["broker", "1"], (4, "1")),
+        (["broker", "all"], (4, "")),
+        (["loggers", "1"], (8, "1")),
+    ],
+    ids=str,
+)
+def test_settings_are_those_of_the_kind_that_is_named(words: list[str], resource: tuple[int, str]) -> None:
+    """A topic, a group and a broker may have the same name."""
+    kind, name = resource
+    with MockBroker() as broker:
+        broker.on("DescribeConfigs").reply({"results": [{"resource_type": kind, "resource_name": name}]})
+        broker.on("IncrementalAlterConfigs").reply({"responses": [{"resource_type": kind}]})
+        assert main(["configs", *words, "-b", broker.bootstrap_servers]) == 0
+        assert main(["configs", *words, "--set", "a=b", "-b", broker.bootstrap_servers]) == 0
+        for api in ("DescribeConfigs", "IncrementalAlterConfigs"):
+            [one] = broker.asked(api)[0].fields["resources"]
+            assert (one["resource_type"], one["resource_name"]) == resource
+
+
+def test_a_disk_that_has_failed_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    replicas = [{"partition_index": number, "partition_size": 700} for number in (0, 1)]
+    disks = [
+        {
+            "log_dir": "/good", "total_bytes": 9_000, "usable_bytes": 0,
+            "topics": [{"name": "t", "partitions": replicas}],
+        },
+        {"log_dir": "/bad", "error_code": 56, "total_bytes": -1, "usable_bytes": -1},
+    ]  # fmt: skip
+    with MockBroker() as broker:
+        broker.on("DescribeLogDirs", times=2).reply({"results": disks})
+        assert main(["describe", "--disks", "--json", "-b", broker.bootstrap_servers]) == 0
+        rows = json.loads(capsys.readouterr().out)["disks"]
+        assert main(["describe", "--disks", "-b", broker.bootstrap_servers]) == 0
+        lines = capsys.readouterr().out.splitlines()[-2:]
+    assert [tuple(row.values()) for row in rows] == [
+        (1, "/good", 2, 1_400, 0, 9_000, None),
+        (1, "/bad", 0, 0, None, None, "KAFKA_STORAGE_ERROR"),
+    ]
+    assert lines == ["1\t/good\t2\t1.4 KiB\t0 B\t-", "1\t/bad\t0\t0 B\t-\tKAFKA_STORAGE_ERROR"]
+
+
+@pytest.mark.parametrize("words", [["orders"], ["-t", "orders"]], ids=" ".join)
+def test_a_topic_is_described_wherever_its_name_stands(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        broker.on("DescribeConfigs").reply({"results": [{"resource_name": "orders"}]})
+        assert main(["describe", *words, "-b", broker.bootstrap_servers]) == 0
+    assert capsys.readouterr().out.split("\t")[:3] == ["orders", "0", "1"]

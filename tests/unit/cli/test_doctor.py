@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,8 +22,10 @@ from spark_kafka_native.cli.doctor import Finding
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.kerberos_login import KerberosLogin
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.security import tls
+from spark_kafka_native.kafka.security.krb5_files import Krb5Conf
 from spark_kafka_native.testing import Effect, MockBroker
 
 
@@ -344,3 +347,59 @@ def test_a_setting_of_spark_is_that_of_its_whole_name(tmp_path: Path) -> None:
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_topic_is_written_to_only_on_request(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], writes: bool
+) -> None:
+    monkeypatch.setattr(doctor, "check_machine", list)
+    options = ["--write"] if writes else []
+    assert main(["doctor", "--json", *options, "-b", broker.bootstrap_servers]) == 0
+    clock = {one["check"]: one["status"] for one in json.loads(capsys.readouterr().out)}["clock"]
+    assert (clock, len(broker.asked("CreateTopics"))) == (("ok", 1) if writes else ("note", 0))
+
+
+@pytest.mark.parametrize("name", ["PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"])
+def test_a_python_of_spark_that_does_not_exist_is_named(name: str) -> None:
+    found = {one.check: one for one in doctor._spark({name: "/nowhere/python"})}
+    assert (found[name].status, "/nowhere/python" in found[name].detail) == ("warning", True)
+    assert name not in {one.check for one in doctor._spark({name: sys.executable})}
+
+
+@pytest.mark.parametrize(
+    ("principal", "lookup", "kdcs", "status", "check"),
+    [
+        ("me", "true", {}, "note", "KDC of R"),
+        ("me", "false", {}, "error", "KDC of R"),
+        ("me", "false", {"R": 1}, "ok", "KDC of R"),
+        ("me@S", "false", {"R": 1}, "error", "KDC of S"),
+        ("me@S", "true", {"R": 1, "S": 2}, "ok", "KDC of S"),
+        (None, "true", {"R": 1}, "ok", "KDC of R"),
+    ],
+)
+def test_kdcs_are_those_of_the_realm_of_the_principal(
+    broker: MockBroker, principal: str | None, lookup: str, kdcs: dict[str, int], status: str, check: str
+) -> None:
+    """Without one in the file, DNS is asked, unless that is switched off."""
+    addresses = broker.bootstrap_servers.split(",")
+    conf = Krb5Conf(
+        defaults={"default_realm": "R", "dns_lookup_kdc": lookup},
+        kdcs={realm: [addresses[number]] for realm, number in kdcs.items()},
+    )
+    (found,) = kerberos_walk._check_kdcs(KerberosLogin(principal=principal), conf, config(broker))
+    assert (found.check, found.status) == (check, status)
+    if status == "ok":
+        assert found.detail.startswith(addresses[kdcs[check[-1]]])
+
+
+@pytest.mark.parametrize(
+    ("keytab", "lifetime_s", "status"),
+    [(None, 599, "warning"), (None, 600, "ok"), ("k.keytab", 599, "ok"), ("k.keytab", 36_000, "ok")],
+)
+def test_a_ticket_that_ends_soon_is_said_where_no_keytab_renews_it(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, keytab: str | None, lifetime_s: int, status: str
+) -> None:
+    monkeypatch.setattr(kerberos_walk, "log_in", lambda *_: ("me@R", lifetime_s))
+    found = kerberos_walk._check_login(KerberosLogin(principal="me", keytab=keytab), config(broker))
+    assert (found.status, found.detail.startswith("me@R, for ")) == (status, True)

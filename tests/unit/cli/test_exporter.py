@@ -23,7 +23,7 @@ from spark_kafka_native.cli import cluster_moment, top
 from spark_kafka_native.cli import exporter as exporter_module
 from spark_kafka_native.cli.cluster_moment import ClusterMoment
 from spark_kafka_native.cli.exporter import WatchedCluster, _address
-from spark_kafka_native.cli.main import main
+from spark_kafka_native.cli.main import Stopped, main
 from spark_kafka_native.cli.top import group_rows, topic_rows
 from spark_kafka_native.kafka import Admin, GroupConsumer
 from spark_kafka_native.kafka.admin import groups
@@ -441,3 +441,47 @@ def test_a_look_is_kept_for_several_intervals_and_a_minute_at_least(
     monkeypatch.setattr(exporter_module, "WatchedCluster", watched)
     assert main(["exporter", "-i", interval, "--listen", "127.0.0.1:0", "-b", "127.0.0.1:1"]) == 1
     assert made == [kept_s]
+
+
+def test_a_look_finds_the_coordinators_of_all_groups_at_once() -> None:
+    """The time that a coordinator does not answer would be that of all groups, of which none is known."""
+    names = [f"g{number}" for number in range(3)]
+    with MockBroker(2) as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("t")
+        with Admin(broker.bootstrap_servers) as other:
+            for name in names:
+                other.reset_offsets(name, {T0: 0})
+        before = len(broker.asked("FindCoordinator"))
+        assert sorted(cluster_moment.look_at_cluster(admin, []).groups) == names
+        found = [one.fields["coordinator_keys"] for one in broker.asked("FindCoordinator")[before:]]
+    assert [sorted(keys) for keys in found] == [names]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_terminal_has_its_cursor_again_however_top_ends(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], live: bool
+) -> None:
+    def stop(_: float) -> None:
+        raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr(top, "on_terminal", lambda: live)
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=stop))
+    with MockBroker() as broker:
+        assert main(["top", "-b", broker.bootstrap_servers]) == 130
+    shown = capfd.readouterr().out
+    assert (shown.count("\x1b[?25l"), shown.count("\x1b[?25h")) == ((1, 1) if live else (0, 0))
+    assert shown.endswith("\x1b[?25h" if live else "")
+
+
+def test_a_live_view_fits_into_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A line too many would scroll the view, and a wrapped one is two."""
+    size = SimpleNamespace(columns=20, lines=8)
+    monkeypatch.setattr(top, "shutil", SimpleNamespace(get_terminal_size=lambda: size))
+    ends = {TopicPartition(f"{number:040}", 0): number for number in range(30)}
+    moment = ClusterMoment(at=1.0, brokers=1, ends=ends)
+    top._show(moment, moment, False, True)
+    lines = re.sub("\x1b\\[[0-9]*[A-Za-z]", "", capfd.readouterr().out).split("\n")
+    assert len(lines) == 7
+    assert max(map(len, lines)) == 20

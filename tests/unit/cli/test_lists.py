@@ -338,3 +338,35 @@ def test_lag_that_no_group_gives_is_an_error_and_not_an_empty_table(
     assert main(["groups", "--lag", "--json", "-b", broker.bootstrap_servers]) == 1
     shown = capsys.readouterr()
     assert (shown.out, "GROUP_AUTHORIZATION_FAILED" in shown.err) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "states"),
+    [([], []), (["--state", "Ongoing", "--state", "PrepareAbort"], ["Ongoing", "PrepareAbort"])],
+)
+def test_transactions_of_a_state_are_listed(
+    broker: MockBroker, options: list[str], states: list[str]
+) -> None:
+    broker.on("ListTransactions").reply({"transaction_states": []})
+    assert main(["transactions", "list", *options, "-b", broker.bootstrap_servers]) == 0
+    [request] = broker.asked("ListTransactions")
+    assert request.fields["state_filters"] == states
+
+
+def test_a_transaction_is_described_with_its_partitions(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {
+        "transactional_id": "x", "transaction_state": "Ongoing", "producer_id": 7, "producer_epoch": 3,
+        "transaction_timeout_ms": 60_000, "transaction_start_time_ms": 1_700_000_000_000,
+        "topics": [{"topic": "orders", "partitions": [0, 2]}, {"topic": "lines", "partitions": [1]}],
+    }  # fmt: skip
+    broker.on("DescribeTransactions").reply({"transaction_states": [state]})
+    assert main(["transactions", "describe", "x", "--json", "-b", broker.bootstrap_servers]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "transactional_id": "x", "state": "Ongoing", "producer_id": 7, "producer_epoch": 3,
+            "timeout_ms": 60_000, "started_ms": 1_700_000_000_000,
+            "partitions": ["orders-0", "orders-2", "lines-1"],
+        }
+    ]  # fmt: skip

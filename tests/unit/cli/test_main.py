@@ -344,3 +344,29 @@ def test_of_a_brokers_long_log_the_end_is_shown():
     error = BrokerStartError("broker 1 ended while starting", "INFO starting\n" * 10_000 + end)
     assert str(error).endswith(end)
     assert len(str(error)) < 10_000
+
+
+def test_a_benchmark_counts_no_record_that_a_broker_has_refused(capsys):
+    with MockBroker() as running:
+        running.on("Produce", times=None).fail(29)  # TOPIC_AUTHORIZATION_FAILED
+        command = ["bench", "--records", "10", "--partitions", "1", "--json"]
+        assert main([*command, "-b", running.bootstrap_servers]) == 0
+    out, err = capsys.readouterr()
+    assert [(row["way"], row["records"]) for row in json.loads(out)] == [("write", 0), ("read", 0)]
+    assert "warning: 10 records were not written" in err
+
+
+def test_a_broker_that_ends_is_a_failure_and_its_last_words_are_shown(capsys):
+    def ended(node_id, running):
+        output = SimpleNamespace(read_text=lambda: f"last words of {node_id}")
+        return SimpleNamespace(node_id=node_id, running=running, output=output)
+
+    assert broker._wait(SimpleNamespace(brokers=[ended(1, True), ended(2, False)])) == 1
+    out = capsys.readouterr().out
+    assert ("last words of 2" in out, "last words of 1" in out) == (True, False)
+
+
+def test_a_property_that_is_typed_comes_before_that_of_the_file(tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text("# a comment=1\n\n  # another=2\na=1\n b = 2 \n")
+    assert broker._properties(file, ["a=7", "c=3"]) == {"a": "7", "b": "2", "c": "3"}

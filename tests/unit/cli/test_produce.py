@@ -740,3 +740,30 @@ def test_a_password_of_a_registry_is_looked_up_where_its_setting_says(
     }
     with pytest.raises(ConfigError, match="NO_SUCH_PASSWORD"):
         TypedInput(ColumnFormat("avro", None, settings), "value", "t")
+
+
+def test_records_in_json_go_to_the_partition_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one in the line is where the record was read."""
+    with MockBroker() as broker:
+        broker.create_topic("orders", partitions=3)
+        servers = ("orders", "--input", "json", "-b", broker.bootstrap_servers)
+        lines = b'{"value": "a", "partition": 0}\n{"value": "a"}\n'
+        for partition in range(3):
+            assert produced(monkeypatch, capsys, lines, *servers, "-p", str(partition))[0] == 0
+            written = [len(broker.records("orders", number)) for number in range(3)]
+            assert written == [2] * (partition + 1) + [0] * (2 - partition)
+
+
+def test_a_result_in_json_has_the_first_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        broker.on("Produce", times=None).fail("TOPIC_AUTHORIZATION_FAILED")
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+        assert main(["produce", "orders", "--json", "-b", broker.bootstrap_servers]) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert (result["confirmed"], result["failed"]) == (0, 2)
+    assert "TOPIC_AUTHORIZATION_FAILED" in result["error"]

@@ -16,8 +16,9 @@ import pytest
 from support.brokers.scripted_broker import Log, ScriptedCluster, properties
 
 from spark_kafka_native.cli import tail
-from spark_kafka_native.cli.main import main
+from spark_kafka_native.cli.main import command_line_parser, main
 from spark_kafka_native.cli.offsets import parse_offset_spec
+from spark_kafka_native.cli.record_lines import ShownRecord
 from spark_kafka_native.kafka import Record, Router, TopicPartition
 from spark_kafka_native.kafka.cluster import offsets
 from spark_kafka_native.kafka.config.client_config import ClientConfig
@@ -550,3 +551,28 @@ def test_a_record_without_a_timestamp_has_none_in_json(
     cluster.logs[tp].log.append(bytes(encode_record_batch(columns, now_ms=now_ms)))
     assert main(["tail", "timeless", "--json", *typed, "-b", cluster.bootstrap_servers]) == 0
     assert json.loads(capfd.readouterr().out)["timestamp_ms"] == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "bare"),
+    [
+        ([], True),
+        (["-o", "raw"], True),
+        (["-o", "text"], False),
+        (["-o", "hex"], False),
+        (["--format", "%s %k %h"], True),
+    ],
+    ids=str,
+)
+def test_a_terminal_gets_no_control_characters_of_a_record(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], bare: bool
+) -> None:
+    """A pipe gets the bytes that were asked for."""
+    evil = "\x1b[2J"
+    record = ShownRecord("t", 0, 0, 1, evil.encode(), f"{evil}\n\t\u202e".encode(), [(evil, evil.encode())])
+    arguments = command_line_parser(["tail"]).parse_args(["tail", "t", "-b", "h", *words])
+    for terminal in (True, False):
+        monkeypatch.setattr(tail, "on_terminal", lambda terminal=terminal: terminal)
+        shown = tail._render(arguments)(record)
+        controls = b"\x1b" in shown, "\u202e".encode() in shown
+        assert controls == (bare and not terminal,) * 2

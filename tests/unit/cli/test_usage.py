@@ -605,3 +605,27 @@ def test_one_file_may_have_settings_of_several_formats_and_of_data_frames(
     )
     found = formats("--value-format", name, "--config", str(file))["value"]
     assert dict(found.settings) == known
+
+
+@pytest.mark.parametrize(
+    ("values", "environment", "named"),
+    [
+        ({}, {}, False),
+        ({}, {"PYKAFKA_BOOTSTRAP": "", "PYKAFKA_CONFIG": ""}, False),
+        ({"bootstrap": "h"}, {}, True),
+        ({"config": Path("f")}, {}, True),
+        ({"properties": [("bootstrap.servers", "h")]}, {}, True),
+        ({}, {"PYKAFKA_BOOTSTRAP": "h"}, True),
+        ({}, {"PYKAFKA_CONFIG": "f"}, True),
+    ],
+    ids=str,
+)
+def test_a_cluster_is_named_by_an_option_or_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], environment: dict[str, str], named: bool
+) -> None:
+    """`doctor` checks this machine alone without one, and succeeds."""
+    for name in ("PYKAFKA_BOOTSTRAP", "PYKAFKA_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    assert options.names_a_cluster(given(**values)) is named
