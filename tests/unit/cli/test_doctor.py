@@ -23,6 +23,7 @@ from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.kerberos_login import KerberosLogin
+from spark_kafka_native.kafka.errors import AuthenticationError, NetworkError
 from spark_kafka_native.kafka.network.connection import Connection
 from spark_kafka_native.kafka.security import tls
 from spark_kafka_native.kafka.security.krb5_files import Krb5Conf
@@ -200,7 +201,9 @@ def test_errors_alone_make_the_exit_code(
     assert main(["doctor", *form, "-b", broker.bootstrap_servers]) == code
 
 
-@pytest.mark.parametrize(("login", "checked"), [("error", ["login"]), ("ok", ["login", "ticket"])])
+@pytest.mark.parametrize(
+    ("login", "checked"), [("error", ["KDC", "login"]), ("ok", ["KDC", "login", "ticket"])]
+)
 def test_each_step_of_kerberos_is_shown_up_to_the_first_that_fails(
     broker: MockBroker, monkeypatch: pytest.MonkeyPatch, login: str, checked: list[str]
 ) -> None:
@@ -208,7 +211,7 @@ def test_each_step_of_kerberos_is_shown_up_to_the_first_that_fails(
         return Finding(check=check, status=status, detail="it is")
 
     monkeypatch.setattr(kerberos_walk, "login_of", lambda _: None)
-    monkeypatch.setattr(kerberos_walk, "_check_kdcs", lambda *_: [])
+    monkeypatch.setattr(kerberos_walk, "_check_kdcs", lambda *_: [finding("KDC", "warning")])
     monkeypatch.setattr(kerberos_walk, "_check_login", lambda *_: finding("login", login))
     monkeypatch.setattr(kerberos_walk, "_check_ticket", lambda *_: finding("ticket", "error"))
     found = list(kerberos_walk.check_kerberos("host", config(broker)))
@@ -403,3 +406,126 @@ def test_a_ticket_that_ends_soon_is_said_where_no_keytab_renews_it(
     monkeypatch.setattr(kerberos_walk, "log_in", lambda *_: ("me@R", lifetime_s))
     found = kerberos_walk._check_login(KerberosLogin(principal="me", keytab=keytab), config(broker))
     assert (found.status, found.detail.startswith("me@R, for ")) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("kdc", "address"),
+    [
+        ("kdc.example", ("kdc.example", 88)),
+        ("kdc.example:750", ("kdc.example", 750)),
+        ("2001:db8::1", ("2001:db8::1", 88)),
+    ],
+)
+@pytest.mark.parametrize("reached", [True, False])
+def test_each_kdc_is_tried_at_its_port_and_one_that_is_down_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, kdc: str, address: tuple[str, int], reached: bool
+) -> None:
+    """The others may be reached, and there is UDP, too."""
+    asked: list[Any] = []
+
+    def connect(*given: Any) -> Any:
+        asked.append(given)
+        if not reached:
+            raise ConnectionRefusedError("refused")
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    found = list(kerberos_walk._check_reachable("KDC of R", [kdc, kdc], 2.5))
+    assert [one.status for one in found] == ["ok" if reached else "warning"] * 2
+    assert asked == [(address, 2.5)] * 2
+
+
+def test_a_failure_of_kerberos_is_a_finding(broker: MockBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> Any:
+        raise AuthenticationError("no ticket")
+
+    client, login = config(broker), KerberosLogin(principal="me")
+    monkeypatch.setattr(kerberos_walk, "log_in", refuse)
+    monkeypatch.setattr(kerberos_walk, "open_context", refuse)
+    for found in (
+        kerberos_walk._check_login(login, client),
+        kerberos_walk._check_ticket("host", login, client),
+    ):
+        assert (found.status, "no ticket" in found.detail) == ("error", True)
+    monkeypatch.setattr(kerberos_walk, "login_of", refuse)
+    found = list(kerberos_walk.check_kerberos("host", client))[-1]
+    assert (found.check, found.status) == ("Kerberos login", "error")
+
+
+@pytest.mark.parametrize(("files", "status"), [(["/a"], "ok"), ([], "warning")])
+def test_a_configuration_of_kerberos_that_can_not_be_read_is_said(files: list[str], status: str) -> None:
+    assert kerberos_walk._check_files(Krb5Conf(files=files)).status == status
+
+
+@pytest.mark.parametrize(
+    ("servers", "host", "local"),
+    [
+        ("kafka.example:9092", "localhost", True),
+        ("kafka.example:9092", "127.0.0.1", True),
+        ("kafka.example:9092,localhost:9092", "localhost", True),
+        ("kafka.example:9092", "other.example", False),
+        ("localhost:9092", "localhost", False),
+    ],
+)
+def test_a_broker_that_advertises_itself_as_local_is_told_apart_from_one_that_is_down(
+    monkeypatch: pytest.MonkeyPatch, servers: str, host: str, local: bool
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise NetworkError("refused")
+
+    monkeypatch.setattr(Connection, "open", refuse)
+    brokers = {1: SimpleNamespace(host=host, port=9092)}
+    router: Any = SimpleNamespace(
+        config=ClientConfig.from_properties({"bootstrap.servers": servers}),
+        deadline=lambda _: None,
+        metadata=lambda *_, **__: SimpleNamespace(cluster_id="c", brokers=brokers),
+    )
+    found = list(doctor.check_cluster(router))
+    assert [one.status for one in found] == ["ok", "error"]
+    assert ("advertises itself as local" in found[1].advice) == local
+
+
+def test_a_certificate_that_is_not_verified_is_not_said_to_be_good() -> None:
+    encrypted: Any = SimpleNamespace(getpeercert=lambda: None, version=lambda: "TLSv1.3")
+    found = doctor._judge_certificate("TLS", encrypted)
+    assert (found.status, "not verified" in found.advice) == ("note", True)
+
+
+def test_nothing_is_written_where_no_topic_can_be_made(broker: MockBroker) -> None:
+    broker.on("CreateTopics", times=None).fail("CLUSTER_AUTHORIZATION_FAILED")
+    with closing(Router(config(broker))) as router:
+        (found,) = doctor.check_writing(router)
+    assert (found.check, found.status) == ("writing", "error")
+    assert broker.asked("Produce") == []
+
+
+@pytest.mark.parametrize(
+    ("protocol", "status", "checked"),
+    [
+        ("PLAINTEXT", "error", ["exchange"]),
+        ("SSL", "ok", ["TLS", "exchange"]),
+        ("SSL", "warning", ["TLS", "exchange"]),
+        ("SSL", "error", ["TLS"]),
+    ],
+)
+def test_encryption_is_checked_where_it_is_used(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, protocol: str, status: str, checked: list[str]
+) -> None:
+    found = Finding(check="TLS", status=status, detail="it is")
+    monkeypatch.setattr(doctor, "_check_tls", lambda *_: found)
+    monkeypatch.setattr(doctor, "_check_exchange", lambda *_: [replace(found, check="exchange")])
+    client = config(broker, **{"security.protocol": protocol})
+    shown = [one.check for one in doctor.check_address(client.bootstrap_servers[0], client)]
+    assert shown[2:] == checked
+
+
+@pytest.mark.parametrize(("content", "status"), [("no program", "warning"), (None, "note")])
+def test_a_java_that_does_not_run_is_a_finding(tmp_path: Path, content: str | None, status: str) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    if content is not None:
+        java.write_text(content)
+        java.chmod(0o755)
+    found = doctor._java({"JAVA_HOME": str(tmp_path)})
+    assert (found.check, found.status) == ("Java", status)
+    assert str(tmp_path) in found.detail

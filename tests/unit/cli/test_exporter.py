@@ -485,3 +485,50 @@ def test_a_live_view_fits_into_the_terminal(
     lines = re.sub("\x1b\\[[0-9]*[A-Za-z]", "", capfd.readouterr().out).split("\n")
     assert len(lines) == 7
     assert max(map(len, lines)) == 20
+
+
+def test_a_look_waits_for_leaders_for_seconds_and_counts_all_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another look follows soon: one leader that stands still would make all that is seen too old."""
+    ask, left_ms = offsets.try_offsets, list[float]()
+
+    def try_offsets(router: Any, places: Any, level: Any, limit: Any) -> Any:
+        left_ms.append(limit.remaining_ms)
+        return ask(router, places, level, limit)
+
+    monkeypatch.setattr(offsets, "try_offsets", try_offsets)
+    with MockBroker(3) as broker, Admin(broker.bootstrap_servers, default_api_timeout_ms=600_000) as admin:
+        broker.create_topic("t")
+        assert cluster_moment.look_at_cluster(admin, []).brokers == 3
+    assert 0 < left_ms[0] <= offsets.MISSING_MS
+
+
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [(["exporter", "--listen", "127.0.0.1:0"], exporter_module), (["top"], top)],
+    ids=["exporter", "top"],
+)
+@pytest.mark.parametrize("interval", [7, 300])
+def test_looks_are_as_far_apart_as_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], module: Any, interval: int
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        raise Stopped(signal.SIGINT)
+
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic, time=time.time)
+    )
+    with MockBroker() as broker:
+        assert main([*command, "-i", str(interval), "-b", broker.bootstrap_servers]) == 130
+    assert slept == [interval]
+
+
+@pytest.mark.parametrize("brokers", [0, 1])
+def test_problems_are_lines_of_a_view(capfd: pytest.CaptureFixture[str], brokers: int) -> None:
+    moment = ClusterMoment(at=1.0, brokers=brokers, problems=["t-1: LEADER_NOT_AVAILABLE", "g: no answer"])
+    top._show(moment, moment, False, False)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("!")] == [f"! {one}" for one in moment.problems]
+    assert lines[0] == ("1 broker, 0 topics, 0 groups" if brokers else "! t-1: LEADER_NOT_AVAILABLE")

@@ -14,6 +14,11 @@ from spark_kafka_native.cli.cluster_moment import look_at_cluster
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import Admin, BrokerError, TopicPartition, TransactionalProducer
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
+from spark_kafka_native.kafka.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ProtocolTopicPartitions,
+    write_versioned,
+)
 from spark_kafka_native.spark.write.commit_markers import CommitMarker
 from spark_kafka_native.testing import MockBroker, MockRequest
 
@@ -370,3 +375,34 @@ def test_a_transaction_is_described_with_its_partitions(
             "partitions": ["orders-0", "orders-2", "lines-1"],
         }
     ]  # fmt: skip
+
+
+def test_a_member_is_shown_with_its_partitions(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assigned = [ProtocolTopicPartitions(topic="orders", partitions=[1, 0])]
+    member = {
+        "member_id": "m", "group_instance_id": "i", "client_id": "c", "client_host": "/h",
+        "member_assignment": write_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned)),
+    }  # fmt: skip
+    group = {"group_id": "one", "group_state": "Stable", "protocol_type": "consumer", "members": [member]}
+    broker.on("ConsumerGroupDescribe").reply({"groups": [{"error_code": 69, "group_id": "one"}]})
+    broker.on("DescribeGroups").reply({"groups": [group]})
+    assert main(["groups", "one", "--members", "--json", "-b", broker.bootstrap_servers]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "group": "one", "member": "m", "client": "c", "host": "/h", "instance": "i", "partitions": 2,
+            "assignment": ["orders-0", "orders-1"],
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [["offsets"], ["delete-records", "--before", "1"]])
+@pytest.mark.parametrize("options", [["-p", "0", "-p", "0"], ["-t", "orders"]], ids=" ".join)
+def test_a_partition_that_is_named_twice_is_shown_once(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], command: list[str], options: list[str]
+) -> None:
+    """The sum over the rows would be too large."""
+    assert main([*command, "orders", *options, "--json", "-b", broker.bootstrap_servers]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["topic"], row["partition"]) for row in rows] == [("orders", 0)]

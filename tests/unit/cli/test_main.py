@@ -1,4 +1,5 @@
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -370,3 +371,27 @@ def test_a_property_that_is_typed_comes_before_that_of_the_file(tmp_path):
     file = tmp_path / "server.properties"
     file.write_text("# a comment=1\n\n  # another=2\na=1\n b = 2 \n")
     assert broker._properties(file, ["a=7", "c=3"]) == {"a": "7", "b": "2", "c": "3"}
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [([], "WARNING"), (["-v"], "INFO"), (["-vv"], "DEBUG"), (["-v", "-v"], "DEBUG"), (["-vvv"], "DEBUG")],
+)
+def test_the_log_goes_to_standard_error_as_far_as_it_is_wanted(monkeypatch, options, level):
+    """In the output, a script would take it for a result."""
+    made = []
+    monkeypatch.delenv("PYKAFKA_BOOTSTRAP", raising=False)
+    monkeypatch.delenv("PYKAFKA_CONFIG", raising=False)
+    monkeypatch.setattr(logging, "basicConfig", lambda **how: made.append(how))
+    with pytest.raises(SystemExit):  # it names no cluster
+        main(["topics", *options])
+    [how] = made
+    assert (how["level"], how["stream"]) == (getattr(logging, level), sys.stderr)
+
+
+def test_the_topic_of_a_benchmark_is_as_large_as_was_asked_for(capsys):
+    with MockBroker(2) as running:
+        command = ["bench", "--records", "9", "--partitions", "3", "--replication-factor", "2"]
+        assert main([*command, "-b", running.bootstrap_servers]) == 0
+        [topic] = running.asked("CreateTopics")[0].fields["topics"]
+    assert (topic["num_partitions"], topic["replication_factor"]) == (3, 2)

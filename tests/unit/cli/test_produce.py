@@ -310,6 +310,43 @@ def test_a_record_that_a_signal_finds_accepted_is_counted(
     assert (code, err) == (130, "Ended early: 3 of 3 records are confirmed.\nStopped.\n")
 
 
+def test_a_signal_does_not_wait_for_records_as_long_as_their_delivery_may_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With acks=0 none of them is said to be confirmed."""
+    closed, close = list[Any](), Producer.close
+
+    def interrupted(self: Producer, *_: Any, **__: Any) -> Any:
+        raise Stopped(signal.SIGTERM)
+
+    def closing(self: Producer, timeout: float | None = None) -> None:
+        closed.append(timeout)
+        close(self, timeout=timeout)
+
+    monkeypatch.setattr(Producer, "send", interrupted)
+    monkeypatch.setattr(Producer, "close", closing)
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        for settings, done in (
+            ((), "confirmed"),
+            (("-X", "acks=0", "-X", "enable.idempotence=false"), "sent"),
+        ):
+            servers = ("orders", *settings, "-b", broker.bootstrap_servers)
+            code, err = produced(monkeypatch, capsys, b"a\n", *servers)
+            assert (code, err) == (143, f"Ended early: 0 of 0 records are {done}.\nStopped.\n")
+    assert closed == [5.0, 5.0]
+
+
+def test_standard_input_that_is_closed_is_an_error_and_not_an_empty_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        monkeypatch.setattr("sys.stdin", None)
+        assert main(["produce", "orders", "-b", broker.bootstrap_servers]) == 1
+    assert "error: standard input is closed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("members", "of_all", "wanted"),
     [

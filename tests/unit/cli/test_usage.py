@@ -629,3 +629,23 @@ def test_a_cluster_is_named_by_an_option_or_by_the_environment(
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
     assert options.names_a_cluster(given(**values)) is named
+
+
+def test_rows_on_a_terminal_are_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "on_terminal", lambda *_: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    output.print_rows(("name", "size"), [{"name": "a\x1b", "size": 1}], as_json=False)
+    assert capsys.readouterr().out == "NAME   SIZE\na\\x1b     1\n"
+
+
+def test_a_schema_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "schema"
+    file.write_text("id bigint, näme string", encoding="utf-8")
+    found = formats("--value-format", "json", "--value-schema", f"file:{file}")["value"]
+    assert [(one.name, str(one.type)) for one in found.type] == [("id", "int64"), ("näme", "string")]
+    file.write_bytes(b"\xff bigint")
+    for path, reason in ((file, "it is not UTF-8"), (tmp_path / "missing", "No such file")):
+        with pytest.raises(ConfigError, match=f"the schema in {path} can't be read: {reason}"):
+            formats("--value-format", "json", "--value-schema", f"file:{path}")
