@@ -359,6 +359,23 @@ def test_an_abort_at_an_offset_where_no_transaction_begins_fails(
 
 
 @pytest.mark.parametrize(
+    ("is_aborted", "says"),
+    [(True, "is aborted"), (False, "is no longer open: aborted, or ended by its producer")],
+)
+def test_an_abort_says_no_more_than_it_knows(
+    broker: MockBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_aborted: bool,
+    says: str,
+) -> None:
+    """The producer may have committed it, where the response of the leader was lost."""
+    monkeypatch.setattr(Admin, "abort_hanging", lambda *_: is_aborted)
+    run(broker, "transactions", "abort", "orders", "-p", "1", "--start-offset", "2")
+    assert capsys.readouterr().err == f"orders-1: the transaction from offset 2 {says}\n"
+
+
+@pytest.mark.parametrize(
     ("action", "api", "period"),
     [
         (["expire"], "ExpireDelegationToken", "expiry_time_period_ms"),

@@ -406,3 +406,12 @@ def test_a_partition_that_is_named_twice_is_shown_once(
     assert main([*command, "orders", *options, "--json", "-b", broker.bootstrap_servers]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [(row["topic"], row["partition"]) for row in rows] == [("orders", 0)]
+
+
+@pytest.mark.parametrize("names", [[], ["alice"]])
+def test_users_that_are_named_are_asked_for(broker: MockBroker, names: list[str]) -> None:
+    alice = {"user": "alice", "credential_infos": [{"mechanism": 1, "iterations": 4096}]}
+    broker.on("DescribeUserScramCredentials").reply({"results": [alice]})
+    assert main(["users", "list", *names, "-b", broker.bootstrap_servers]) == 0
+    [request] = broker.asked("DescribeUserScramCredentials")
+    assert request.fields["users"] == [{"name": name} for name in names]

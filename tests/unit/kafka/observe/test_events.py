@@ -6,12 +6,14 @@ import gc
 import threading
 import time
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.forked_child import holds_in_forked_child
 from support.interrupts.held_lock import held_by_another_thread
 
+from spark_kafka_native.kafka.observe import events
 from spark_kafka_native.kafka.observe.events import EventSource, EventStream
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -213,3 +215,17 @@ def test_a_closed_stream_takes_no_event() -> None:
     stream.close()
     stream.offer("after")
     assert (stream.seen, stream.drain()) == (1, ["before"])
+
+
+def test_an_event_is_waited_for_as_many_seconds_as_the_caller_says(
+    source: EventSource[Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_ms: list[float] = []
+
+    def after_ms(milliseconds: float) -> Deadline:
+        waited_ms.append(milliseconds)
+        return Deadline.after_ms(milliseconds)
+
+    monkeypatch.setattr(events, "Deadline", SimpleNamespace(after_ms=after_ms))
+    assert source.subscribe(1).take(timeout=0.05) is None
+    assert waited_ms == [50]

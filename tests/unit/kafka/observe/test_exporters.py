@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from spark_kafka_native.kafka.observe.exporters import (
 from spark_kafka_native.kafka.observe.metrics import MetricsRegistry, MetricsSnapshot, Observed
 from spark_kafka_native.kafka.producer.completion import Acknowledgement
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 
 class Client:
@@ -442,3 +444,17 @@ def test_the_first_collection_has_the_percentiles_of_all_before(monkeypatch: pyt
     client.request(8.0)
     told = meter.collect()
     assert told[key("kafka.client.request.duration", api="Fetch", quantile="1")] == 8.0
+
+
+def test_the_time_between_exports_is_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_ms: list[float] = []
+
+    def after_ms(milliseconds: float) -> Deadline:
+        waited_ms.append(milliseconds)
+        return Deadline.after_ms(milliseconds)
+
+    monkeypatch.setattr(exporters, "Deadline", SimpleNamespace(after_ms=after_ms))
+    client = Client()
+    with MetricsExporter(client, every=3600, to=lambda *_: None):
+        pass
+    assert waited_ms == [3_600_000]

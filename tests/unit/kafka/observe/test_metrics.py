@@ -293,3 +293,16 @@ def test_metrics_that_only_a_part_of_a_client_has_are_among_those_of_the_whole()
     told = one.snapshot(others=[other])
     assert [one["name"] for one in told.to_dict()["metrics"]] == [REQUESTS.name, catalogue.SPLITS.name]
     assert told.since(before).value(catalogue.SPLITS.name) == 4
+
+
+def test_what_is_left_of_two_distributions_has_bounds_of_its_own():
+    before, whole = of(0.1, 900.0), of(0.1, 900.0, 5.0, 6.0)
+    since = whole.minus(before)
+    assert (since.count, since.sum) == (2, pytest.approx(11.0))
+    assert since.min == pytest.approx(5.0, rel=2 * ERROR)
+    assert since.max == pytest.approx(6.0, rel=2.2 * ERROR)
+    assert (of(5.0).plus(of(1.0)).min, of(1.0).plus(of(5.0)).max) == (1.0, 5.0)
+    low = of(1.1).minus(NOTHING)
+    assert (low.min, low.max) == (1.1, 1.1)
+    again = of(1.1, 1.1).minus(of(1.1))
+    assert (again.min, again.max, again.p50) == (1.1, 1.1, 1.1)
