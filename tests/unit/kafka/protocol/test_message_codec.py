@@ -62,6 +62,10 @@ class Tagged(Struct):
     many: list[Int32] = field(tag=5, default_factory=list)
 
 
+class TaggedNumber(Struct):
+    epoch: Int32 = field(tag=0, default=-1)
+
+
 class Named(Struct):
     name: String
     blob: Bytes
@@ -163,6 +167,10 @@ class TestTags:
 
         assert written == b"\x01\x02" + b"\x00\x02\x02x" + b"\x05\x05\x02\x00\x00\x00\x02"
         assert read(Tagged, written) == Tagged(number=1, many=[2], name="x")
+
+    def test_0_is_written_where_it_is_not_the_default(self) -> None:
+        assert write(TaggedNumber(epoch=0)) == b"\x01\x00\x04\x00\x00\x00\x00"
+        assert write(TaggedNumber(epoch=-1)) == b"\x00"
 
     def test_unknown_tags_are_skipped(self) -> None:
         unknown = b"\x03\x03abc"
@@ -487,6 +495,11 @@ class TestConsumerProtocol:
         mine = ConsumerProtocolSubscription(topics=["t"], generation_id=5, rack_id="r")
         later = b"\0\x63" + write_versioned(mine)[2:] + b"more"
         assert read_versioned(ConsumerProtocolSubscription, later) == mine
+
+    def test_data_that_are_cut_off_are_refused(self) -> None:
+        cut = b"\0\0" + b"\0\0\0\x01" + b"\0\x01t" + b"\0\0\0\x03hi"
+        with pytest.raises(ProtocolError, match="has length 3, but only 2 bytes are left"):
+            read_versioned(ConsumerProtocolSubscription, cut)
 
     @pytest.mark.parametrize("data", [b"", b"\0", b"\xff\xff\0\0\0\0"])
     def test_bytes_without_a_version_are_refused(self, data: bytes) -> None:
