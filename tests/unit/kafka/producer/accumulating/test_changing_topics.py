@@ -268,6 +268,33 @@ def test_records_without_a_key_wait_for_a_topic_that_has_no_leader_yet(cluster):
         assert [delivery.result(60).offset for delivery in deliveries] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("without", "available"), [([1], [0, 2]), ([0, 1, 2], [0, 1, 2])])
+def test_keyless_records_go_where_a_leader_is_unless_there_is_none_at_all(cluster, without, available):
+    def denying(request, version):
+        answer = cluster.metadata(request, version)
+        topics = [
+            replace(
+                topic,
+                partitions=[
+                    replace(one, leader_id=-1) if one.partition_index in without else one
+                    for one in topic.partitions
+                ],
+            )
+            for topic in answer.topics
+        ]
+        return replace(answer, topics=topics)
+
+    cluster.create("three", 3)
+    with producing(cluster) as producer:
+        producer._topics.open(["three"])
+        buffer = producer._topics.buffers["three"]
+        assert buffer.targets.available.tolist() == [0, 1, 2]
+        cluster[1].push(MetadataRequest, denying)
+        producer._topics._router.refresh(["three"], Deadline.after_ms(60_000))
+        producer._topics.describe(buffer)
+        assert (buffer.targets.count, buffer.targets.available.tolist()) == (3, available)
+
+
 def test_a_broker_that_lags_behind_takes_no_partition_away(cluster):
     def lagging(request, version):
         told = cluster.metadata(request, version)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
-from support.producer.sending_batches import SendingHalf, batch
+from support.producer.sending_batches import TP, SendingHalf, batch, numbers
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
@@ -333,6 +333,21 @@ def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_oth
     assert dispatcher.send(0.0) == []
     assert one.requests == [[other], [follows]]
     folder.close()
+
+
+def test_the_folder_has_the_numbers_of_a_batch_once_it_is_sent(tmp_path):
+    """If its answer is lost, the next producer must send it under the same."""
+    half, one = SendingHalf(SpillFolder(str(tmp_path))), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    (entry,) = half.spilling._folder.keep([NewEntry(TP, None, 1, False, "why", batch(1).data)])
+    half.queues.add(Batch.from_folder(entry, (0, 1)))
+    lookups = SimpleNamespace(unsure=())
+    Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer).send(0.0)
+    half.spilling.close()
+    again = SpillFolder(str(tmp_path))
+    (left,) = again.entries
+    assert numbers(SimpleNamespace(data=left.read())) == numbers(one.requests[0][0]) == (7, 0, 0)
+    again.close()
 
 
 def test_a_batch_larger_than_a_request_is_sent_in_one_of_its_own():
