@@ -66,6 +66,21 @@ def test_a_folder_in_folders_that_do_not_exist_is_made(tmp_path):
     assert reasons(path) == ["why 0"]
 
 
+def test_the_number_of_a_file_that_was_left_and_deleted_is_not_used_again(tmp_path):
+    """The batches that were in it would be read from the new file."""
+    folder = SpillFolder(str(tmp_path))
+    folder.keep([entry(0)])
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    (left,) = again.entries
+    left.file.unlink()
+    (new,) = again.keep([entry(1)])
+    assert new.file != left.file
+    with pytest.raises(FileNotFoundError):
+        left.read()
+    again.close()
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not show descriptors")
 def test_files_that_come_and_go_leave_no_descriptor_open(tmp_path):
     folder = SpillFolder(str(tmp_path))

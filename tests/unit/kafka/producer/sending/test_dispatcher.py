@@ -285,8 +285,10 @@ def test_a_batch_without_a_leader_waits_and_keeps_the_error_that_it_had(missing,
     waiting.sending.last_error = earlier
     lookups = SimpleNamespace(refresh=asked.append, unsure=())
     dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    half.timer.start_turn()
     assert dispatcher.send(0.0) == []
     assert (one.requests, asked) == ([], ["t"])
+    assert half.timer.next_at <= 1.2, "it is tried again though no answer may come"
     said = waiting.sending.last_error
     assert said is earlier if earlier else said.error_code is ErrorCode.LEADER_NOT_AVAILABLE
 
