@@ -285,6 +285,8 @@ def test_a_commit_whose_outcome_is_open_can_only_be_repeated(
             producer.commit(timeout=0.3)
         with pytest.raises(TransactionStateError, match="can't abort"):
             producer.abort()
+        with pytest.raises(TransactionStateError, match="can't detach"):
+            producer.detach()
         with pytest.raises(TransactionStateError, match="can't send"):
             producer.send("t", value=b"more")
         cluster[1].on(EndTxnRequest, cluster.handlers[EndTxnRequest])

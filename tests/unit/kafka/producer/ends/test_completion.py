@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from support.producer.sending_batches import TP, SendingHalf, batch
+from support.producer.sending_batches import TP, SendingHalf, batch, numbers
 
 from spark_kafka_native.kafka.config.client_config import ProducerConfig
 from spark_kafka_native.kafka.errors import NetworkError
 from spark_kafka_native.kafka.model import Record, TopicPartition
-from spark_kafka_native.kafka.producer.accumulating.batch import BatchEncoder, Origin, split_batch
+from spark_kafka_native.kafka.producer.accumulating.batch import Batch, BatchEncoder, Origin, split_batch
 from spark_kafka_native.kafka.producer.accumulating.memory import BufferMemory, Room
 from spark_kafka_native.kafka.producer.delivery import Delivery, DeliveryBlock, Outcome
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus, RecordTooLargeError
 from spark_kafka_native.kafka.producer.oversized import DeadLetterWriter, OverLimit, OversizedBatches
+from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillFolder
+from spark_kafka_native.kafka.records.encode import set_producer
 
 LOST = NetworkError("the connection was lost")
 
@@ -135,6 +138,51 @@ def test_a_dead_letter_as_large_as_its_topic_allows_is_not_truncated(compression
         assert letter.value is not None
         (found,) = letter.value.to_pylist()
         assert found == kept if kept is not None else 0 < len(found) < 1_000
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_dead_letter_fits_or_is_refused_at_any_limit_of_its_topic(compression: str) -> None:
+    config = ProducerConfig(over_limit="dead_letter", dead_letter_topic="dead", compression_type=compression)
+    limits = SimpleNamespace(max_bytes=0)
+    buffers: Any = {"dead": SimpleNamespace(limits=limits)}
+    encoder = BatchEncoder(config)
+    writer = DeadLetterWriter("dead", config, encoder, buffers)
+    value, key = random.Random(1).randbytes(500), random.Random(2).randbytes(50)
+    record = Record("t", 0, 0, key, value, timestamp_ms=1_000)
+    cause = RecordTooLargeError.of("t", 0, 10, 5, "the topic's max.message.bytes")
+    written = []
+    for limit in range(450, 650):
+        limits.max_bytes = limit
+        try:
+            letter = writer.write(record, cause)
+        except RecordTooLargeError:
+            continue
+        assert letter.value is not None
+        assert value.startswith(letter.value[0].as_py())
+        assert len(encoder.encode(letter, None, 0)) <= limit
+        written.append(limit)
+    assert written == list(range(written[0], 650)), "what fits one limit fits a higher one"
+
+
+def test_the_folder_has_the_halves_of_a_batch_with_their_numbers(tmp_path: Path) -> None:
+    """A crash may end the producer before they are sent: a broker that has them must recognise them."""
+    folder, config = SpillFolder(str(tmp_path)), ProducerConfig()
+    half, whole = SendingHalf(folder), batch(0, 4)
+    set_producer(memoryview(whole.data), 7, 3, 20)
+    (entry,) = folder.keep([NewEntry(TP, None, 4, False, "why", whole.data)])
+    one, queue = Batch.from_folder(entry, (0, 0)), half.queues.of(TP)
+    half.queues.add(one)
+    queue.loaded(one, entry.read())
+    over = OverLimit(config, {}, BatchEncoder(config), BufferMemory(0, 0), half.completion, half.stats)
+    oversized = OversizedBatches(
+        half.topics, half.queues, half.completion, half.spilling, half.failures, over
+    )
+    oversized.split(one)
+    folder.close()
+    again = SpillFolder(str(tmp_path))
+    found: list[Any] = [SimpleNamespace(data=left.read()) for left in again.entries]
+    assert [numbers(left) for left in found] == [(7, 3, 20), (7, 3, 22)]
+    again.close()
 
 
 def test_a_record_that_is_skipped_need_not_be_sent_again_and_says_which_limit_it_was_over() -> None:

@@ -10,11 +10,13 @@ from support.producer.sending_batches import TP, SendingHalf, batch, numbers
 
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, NetworkError
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.completion import OVERTAKING
+from spark_kafka_native.kafka.producer.delivery import Waiters
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus, RecordError
-from spark_kafka_native.kafka.producer.spill_folder import SpillError, SpillFolder
-from spark_kafka_native.kafka.producer.spilling import Healing
+from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError, SpillFolder
+from spark_kafka_native.kafka.producer.spilling import Healing, Replay
 
 LOST = NetworkError("the connection was lost")
 
@@ -53,6 +55,30 @@ def world(tmp_path):
     folder = SpillFolder(str(tmp_path))
     yield World(folder)
     folder.close()
+
+
+def test_batches_of_partitions_that_a_topic_has_are_handed_over_and_others_once_it_has_them(tmp_path):
+    folder, posted = SpillFolder(str(tmp_path)), []
+    kept = [NewEntry(TopicPartition("t", p), None, 1, False, "why", batch(p).data) for p in (2, 0, 1, 0)]
+    replay = Replay(folder.keep(kept), posted.extend, Waiters())
+    steps = []
+    for partitions in (1, 2, 3):
+        replay.post(SimpleNamespace(topic="t", partitions=partitions))
+        steps.append([(one.topic_partition.partition, one.order) for one in posted])
+        posted.clear()
+    assert steps == [[(0, (0, 1)), (0, (0, 3))], [(1, (0, 2))], [(2, (0, 0))]]
+    assert not replay.left
+    folder.close()
+
+
+def test_nothing_is_tried_before_all_that_stands_in_front_has_ended(world):
+    world.fail(*world.add(2))
+    (earlier,) = world.add(1)
+    assert [world.turn(now) for now in (0, 10, 100)] == [[(1,)]] * 3
+    world.deliver(earlier)
+    world.half.queues.retire_idle()
+    assert world.turn(101) == []
+    assert world.turn(103) == [(2,)]
 
 
 def test_the_first_is_tried_and_then_all_others_follow_in_order(world):

@@ -349,6 +349,7 @@ def test_the_folder_has_the_numbers_of_a_batch_once_it_is_sent(tmp_path):
     again = SpillFolder(str(tmp_path))
     (left,) = again.entries
     assert numbers(SimpleNamespace(data=left.read())) == numbers(one.requests[0][0]) == (7, 0, 0)
+    assert left.possibly_persisted
     again.close()
 
 

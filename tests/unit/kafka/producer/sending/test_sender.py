@@ -339,6 +339,26 @@ def test_what_has_not_lingered_yet_is_looked_at_again_after_another_batch_of_its
     assert half.timer.next_at == 17.0
 
 
+def test_a_flush_that_begins_while_another_is_served_is_served_next():
+    half, closed = SendingHalf(), []
+    buffer = SimpleNamespace(topic="t", waiting_since=10.0)
+
+    def close_waiting(_due, now, _reason):
+        closed.append(now)
+        if len(closed) == 1:
+            linger.hurry()  # of a caller: its records came behind the look at this topic
+        return now
+
+    buffer.close_waiting = close_waiting
+    topics, memory = SimpleNamespace(all=lambda: [buffer]), SimpleNamespace(waiting=False)
+    waiters = SimpleNamespace(notify_all=lambda: None)
+    linger = Linger(ProducerConfig(linger_ms=60_000), topics, half.queues, memory, waiters, half.timer)
+    linger.hurry()
+    for now in (11.0, 11.1, 11.2):
+        linger.close_due(now, closing=False)
+    assert closed == [11.0, 11.1]
+
+
 def test_a_closing_producer_lets_nothing_linger_that_a_caller_appends_behind_its_hurry():
     half, found = SendingHalf(), []
     topics, memory = waiting_rows(found), SimpleNamespace(waiting=False)
