@@ -74,6 +74,15 @@ def test_defaults_are_javas() -> None:
     assert (client.retry_backoff_ms, client.retry_backoff_max_ms) == (100, 1_000)
     assert (consumer.fetch_min_bytes, consumer.fetch_max_wait_ms, consumer.check_crcs) == (1, 500, True)
     assert client.security.check_hostname
+    reader, producer, transaction = ReaderConfig(), ProducerConfig(), TransactionConfig(transactional_id="t")
+    assert (reader.max_poll_records, transaction.transaction_timeout_ms) == (500, 60_000)
+    assert (producer.delivery_timeout_ms, producer.retries, producer.max_in_flight) == (120_000, 2**31 - 1, 5)
+
+
+def test_where_java_is_less_careful_the_default_is_another() -> None:
+    """A misspelt topic is not created, and no record is skipped because its offset is not in the log."""
+    assert not ProducerConfig().allow_auto_create_topics
+    assert ReaderConfig().auto_offset_reset is OffsetReset.NONE
 
 
 @pytest.mark.parametrize(
@@ -116,6 +125,65 @@ def test_a_number_beyond_its_bounds_is_refused(config: type[Properties]) -> None
         for beyond in (low - 1, *([] if high is None else [high + 1])):
             with pytest.raises(ConfigError, match=rf"^{f.metadata['property']} must be .*, not {beyond}$"):
                 config.from_properties({f.metadata["property"]: beyond}, **REQUIRED.get(config, {}))
+
+
+LARGEST = {
+    "max.in.flight.requests.per.connection": 1_000,
+    "connections.per.broker": 100,
+    "transaction.version": 2,
+}
+"""Of the others it is the largest number of 32 bits."""
+WITHOUT_END = {
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "max.block.ms",
+    "buffer.memory",
+    "queue.buffering.max.messages",
+}
+"""Neither in a request nor in a setting of a socket."""
+SMALLEST = {
+    "receive.message.max.bytes": 1_000,
+    **dict.fromkeys(
+        (
+            "connection.attempt.delay.ms",
+            "socket.keepalive.idle.ms",
+            "connections.max.idle.ms",
+            "receive.buffer.bytes",
+            "send.buffer.bytes",
+        ),
+        -1,
+    ),
+    **dict.fromkeys(
+        (
+            "retry.backoff.ms",
+            "retry.backoff.max.ms",
+            "metadata.max.age.ms",
+            "fetch.min.bytes",
+            "fetch.max.wait.ms",
+            "end.of.log.wait.ms",
+            "batch.size",
+            "linger.ms",
+            "max.block.ms",
+            "retries",
+        ),
+        0,
+    ),
+}
+"""Of the others it is 1."""
+
+
+@pytest.mark.parametrize("config", [ClientConfig, ReaderConfig, ProducerConfig, TransactionConfig])
+def test_each_number_has_the_bounds_of_its_property(config: type[Properties]) -> None:
+    """Most are sent in 32 bits, or are times that a system call takes: one that is larger fails in there."""
+    found = {
+        f.metadata["property"]: (f.metadata["min_value"], f.metadata["max_value"])
+        for f in fields(config)
+        if f.metadata.get("parse") is int and f.default is not None
+    }
+    assert found == {
+        name: (SMALLEST.get(name, 1), None if name in WITHOUT_END else LARGEST.get(name, 2**31 - 1))
+        for name in found
+    }
 
 
 @pytest.mark.parametrize(

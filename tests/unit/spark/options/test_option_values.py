@@ -53,6 +53,44 @@ def test_bounds_are_allowed_and_units_have_any_case():
     assert [values.value(name) for name in given] == [2**31 - 1, 7_200_000, 1_000]
 
 
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("70000", 70_000),
+        ("70000ms", 70_000),
+        ("70s", 70_000),
+        ("2m", 120_000),
+        ("2 min", 120_000),
+        ("3h", 10_800_000),
+        ("1D", 86_400_000),
+        ("70w", None),
+        ("2 minutes", None),
+        ("70 s 5", None),
+        ("-70s", None),
+        ("1.5h", None),
+        ("s", None),
+        ("", None),
+    ],
+)
+def test_a_time_span_has_one_of_the_units_that_there_are(text, milliseconds):
+    values = OptionValues.parse({"delegationTokens.maxLifetime": text}, Scope.READ)
+    if milliseconds is not None:
+        assert values.value("delegationTokens.maxLifetime") == milliseconds
+        return
+    with pytest.raises(ConfigError, match=r"^Option 'delegationTokens\.maxLifetime' is a duration such as"):
+        values.value("delegationTokens.maxLifetime")
+
+
+@pytest.mark.parametrize(
+    "option", [option for option in OPTIONS if option.choices], ids=lambda option: option.name
+)
+def test_a_choice_has_any_case_and_may_have_blanks_around_it(option):
+    for choice in option.choices:
+        assert option.parse(f" {choice.upper()}\n") == choice
+    with pytest.raises(ConfigError, match=f"option '{option.name}' must be"):
+        option.parse("")
+
+
 LARGEST = {
     "minPartitions": 2**31 - 1,
     "maxPartitions": 2**31 - 1,
@@ -157,6 +195,30 @@ def test_the_settings_of_our_formats_are_the_options_of_the_table(payload):
     settings = {setting for known in SETTINGS.values() for setting in known}
     assert settings == {name for name in options if name.lower() not in OF_DATA_FRAMES}
     assert set(OWN_FORMATS) == {"raw", *SETTINGS} == {"raw", *format._OURS}
+
+
+@pytest.mark.parametrize(
+    ("given", "warnings"),
+    [
+        ({"value.format": "mine", "value.colour": "red", "key.format": "json"}, ()),
+        ({"VALUE.Format": " Mine ", "Value.Colour": "red"}, ()),
+        ({"value.format": "mine", "key.colour": "red"}, ("Unknown option 'key.colour' is ignored",)),
+        ({"value.format": " JSON ", "value.colour": "red"}, ("Unknown option 'value.colour' is ignored",)),
+        ({"value.colour": "red"}, ("Unknown option 'value.colour' is ignored",)),
+        (
+            {"value.format": "mine", "value.avroSchema": "{}"},
+            ("value.avroSchema option ignored in writes",),
+        ),
+        (
+            {"value.format": "json", "value.registry.colour": "red"},
+            ("Unknown option 'value.registry.colour' is ignored",),
+        ),
+    ],
+)
+def test_a_format_of_another_package_has_settings_of_its_own(given, warnings):
+    """Of its own payload only; an option of the table means there what it means elsewhere."""
+    found = OptionValues.parse(given, Scope.WRITE).warnings
+    assert tuple(line.partition(";")[0] for line in found) == warnings
 
 
 @pytest.mark.parametrize("scope", [Scope.READ, Scope.STREAM, Scope.WRITE])
