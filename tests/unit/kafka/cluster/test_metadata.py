@@ -97,3 +97,37 @@ def test_a_leader_of_an_older_epoch_of_the_same_topic_is_not_believed(
     known = ClusterMetadata().updated(answer(ONE, 1, 5), None)
     partition = known.updated(answer(topic_id, 2, epoch), ["t"]).topics["t"].partitions[0]
     assert (partition.leader, partition.leader_epoch) == ((2, epoch) if believed else (1, 5))
+
+
+@pytest.mark.parametrize(("node_id", "found"), [(0, 0), (7, 7), (-1, None)])
+def test_only_a_negative_node_is_none(node_id: int, found: int | None) -> None:
+    """The first broker of a cluster may have the number 0."""
+    partition = MetadataResponsePartition(
+        error_code=ErrorCode.NONE,
+        partition_index=0,
+        leader_id=node_id,
+        leader_epoch=0,
+        replica_nodes=[],
+        isr_nodes=[],
+    )
+    topic = MetadataResponseTopic(
+        error_code=ErrorCode.NONE, name="t", topic_id=NO_TOPIC_ID, partitions=[partition]
+    )
+    answer = MetadataResponse(brokers=[], cluster_id="c", controller_id=node_id, topics=[topic])
+    made = ClusterMetadata().updated(answer, ["t"])
+    assert (made.controller_id, made.topics["t"].partitions[0].leader) == (found, found)
+    assert made.topics["t"].topic_id is None
+
+
+def test_an_answer_about_some_topics_leaves_the_others_and_forgets_those_it_leaves_out() -> None:
+    def answer(*names: str) -> MetadataResponse:
+        topics = [
+            MetadataResponseTopic(error_code=ErrorCode.NONE, name=name, topic_id=ONE, partitions=[])
+            for name in names
+        ]
+        return MetadataResponse(brokers=[], cluster_id="c", controller_id=1, topics=topics)
+
+    known = ClusterMetadata().updated(answer("a", "b"), None)
+    assert set(known.updated(answer("c"), ["c"]).topics) == {"a", "b", "c"}
+    assert set(known.updated(answer("c"), ["b", "c"]).topics) == {"a", "c"}
+    assert set(known.updated(answer("c"), None).topics) == {"c"}
