@@ -13,6 +13,8 @@ import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.brokers.scripted_broker import (
@@ -50,6 +52,7 @@ from spark_kafka_native.kafka.network.frames import (
     ROUNDING,
     FrameBuffers,
 )
+from spark_kafka_native.kafka.network.pending_response import PendingResponse
 from spark_kafka_native.kafka.network.pipeline import Throttle
 from spark_kafka_native.kafka.protocol.api.api_versions import (
     ApiVersion,
@@ -229,6 +232,40 @@ def test_a_caller_with_little_time_does_not_cut_the_requests_of_others(
         assert other.result().cluster_id == "mock"
         assert connection.in_flight == 0
         assert connection.send(METADATA).cluster_id == "mock"
+
+
+def test_a_request_is_not_overdue_before_the_request_timeout() -> None:
+    """Others would close its connection, and cut the requests behind it, once it is abandoned."""
+    given_up: list[bool | None] = []
+
+    def give_up(_pending: object, _waited_ms: float, *, is_overdue: bool | None) -> None:
+        given_up.append(is_overdue)
+
+    carrier: Any = SimpleNamespace(request_timeout_ms=30_000, wait_for=lambda *_: False, give_up=give_up)
+    pending: PendingResponse[Any] = PendingResponse(carrier, 1, "Fetch", 12)
+    at_first = pending.overdue_at
+    pending.result(20)
+    pending.result(deadline=Deadline.after_ms(20))
+    assert pending.overdue_at == at_first
+    pending.result(60_000)  # one that the broker may hold back for longer
+    assert pending.overdue_at > at_first + 25
+    assert given_up == [False, False, None]
+
+
+@pytest.mark.parametrize("abandoned", ["before", "after", "twice"])
+def test_the_memory_of_an_abandoned_response_is_given_back_once(abandoned: str) -> None:
+    given_back: list[memoryview] = []
+    carrier: Any = SimpleNamespace(
+        request_timeout_ms=30_000, buffers=SimpleNamespace(give_back=given_back.append)
+    )
+    pending: PendingResponse[Any] = PendingResponse(carrier, 1, "Fetch", 12)
+    frame = memoryview(b"records")
+    if abandoned in ("before", "twice"):
+        pending.abandon()
+    pending.complete("response", frame)
+    if abandoned in ("after", "twice"):
+        pending.abandon()
+    assert given_back == [frame]
 
 
 def test_a_request_timeout_ends_the_connection_for_all(broker: ScriptedBroker) -> None:

@@ -16,6 +16,7 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import DeliveryError, DeliveryStatus, ProducerClosedError
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
+from spark_kafka_native.kafka.protocol.api.topics import CreateTopicsRequest
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.topics import prepare_topic
@@ -198,12 +199,14 @@ def test_zstd_is_refused_before_anything_is_written_where_a_broker_is_too_old_fo
         router.close()
 
 
+@pytest.mark.parametrize("creates", [False, True])
 @pytest.mark.parametrize(
     ("code", "waits"),
     [(ErrorCode.LEADER_NOT_AVAILABLE, True), (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False)],
 )
-def test_a_topic_that_is_unwell_for_a_moment_is_waited_for(code, waits):
-    """Each task asks about the topics that its rows name, and ended at once."""
+def test_a_topic_that_is_unwell_for_a_moment_is_waited_for(code, waits, creates):
+    """Each task asks about the topics that its rows name, and ended at once. It is not created: it exists,
+    and the task may not be allowed to."""
     with ScriptedCluster(1) as cluster:
         cluster.create("t")
 
@@ -211,7 +214,7 @@ def test_a_topic_that_is_unwell_for_a_moment_is_waited_for(code, waits):
             own = cluster.metadata(request, version)
             return replace(own, topics=[replace(one, error_code=code) for one in own.topics])
 
-        options = options_of(cluster)
+        options = replace(options_of(cluster), create_topics=creates)
         router = Router(options.client)
         router.metadata(())
         cluster[1].push(MetadataRequest, unwell, *[unwell] * (0 if waits else 3))
@@ -220,6 +223,7 @@ def test_a_topic_that_is_unwell_for_a_moment_is_waited_for(code, waits):
         else:
             with pytest.raises(BrokerError, match="topic t: TOPIC_AUTHORIZATION_FAILED"):
                 prepare_topic(router, "t", options)
+        assert not cluster[1].requests(CreateTopicsRequest)
         router.close()
 
 
