@@ -215,8 +215,24 @@ def test_only_settings_of_a_registry_are_references(monkeypatch: pytest.MonkeyPa
     given = {"registry.url": "https://a,https://b", "registry.password": "env:REGISTRY_PASSWORD"}
     other = {"rowtag": "env:REGISTRY_PASSWORD"}
     assert resolve_registry(given | other) == given | other | {"registry.password": "p"}
+    for name in ("registry.user", "registry.token", "registry.ssl.key", "registry.ssl.keyPassword"):
+        assert resolve_registry({name: "env:REGISTRY_PASSWORD"}) == {name: "p"}
     with pytest.raises(ConfigError, match=r"registry.url: this URL is not among"):
         resolve_registry({"registry.url": "https://a,https://c"})
+
+
+@pytest.mark.parametrize(("text", "allowed"), [("https://a", True), ("https://a, https://c", False)])
+def test_a_url_of_a_registry_that_is_a_reference_is_judged_by_what_it_refers_to(
+    monkeypatch: pytest.MonkeyPatch, text: str, allowed: bool
+) -> None:
+    monkeypatch.setenv("REGISTRY_URL", text)
+    monkeypatch.setenv(config_providers.ALLOWED_URLS, "https://a,env:REGISTRY_URL")
+    given = {"registry.url": "env:REGISTRY_URL"}
+    if allowed:
+        assert resolve_registry(given) == {"registry.url": text}
+        return
+    with pytest.raises(ConfigError, match=r"registry.url: this URL is not among"):
+        resolve_registry(given)
 
 
 def test_files_of_processes_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

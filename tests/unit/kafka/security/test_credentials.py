@@ -17,7 +17,7 @@ from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.network.authentication import mechanism_for
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.security.credentials import client_credentials, jaas_of
+from spark_kafka_native.kafka.security.credentials import client_credentials, jaas_of, seconds
 from spark_kafka_native.kafka.security.kerberos import login_of
 from spark_kafka_native.kafka.security.tokens import current_token
 
@@ -197,3 +197,32 @@ def test_the_login_module_in_a_file_is_that_of_the_mechanism(
     with pytest.raises(ConfigError, match=f"but sasl.mechanism={mechanism} goes with") as caught:
         jaas_of(security)
     assert "marked" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [
+        (1_700_000_000, 1_700_000_000),
+        (1_700_000_000.5, 1_700_000_000.5),
+        (0, 0),
+        (-1, -1),
+        (10**12 - 1, 10**12 - 1),
+        (10**12, None),
+        (-(10**12), None),
+        (10**400, None),
+        (-(10**400), None),  # to divide it by anything overflows
+        (float("nan"), None),
+        (float("-inf"), None),
+        (True, None),
+        ("1700000000", None),
+        (None, None),
+    ],
+)
+@pytest.mark.parametrize("per_second", [1, 1_000])
+def test_a_time_is_a_number_that_a_clock_may_show(
+    number: object, found: float | None, per_second: int
+) -> None:
+    """Of a token, or of the answer of an endpoint, which may hold anything."""
+    if per_second > 1 and isinstance(number, int | float) and not isinstance(number, bool):
+        number = number * per_second
+    assert seconds(number, per_second=per_second) == found

@@ -1,7 +1,12 @@
+import string
+
 import pytest
 
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.spark.read.subscription import SubscribePattern
+
+LOWER, UPPER, DIGITS = string.ascii_lowercase, string.ascii_uppercase, string.digits
+ALL = LOWER + UPPER + DIGITS + "._-"
 
 
 @pytest.mark.parametrize(
@@ -81,10 +86,44 @@ from spark_kafka_native.spark.read.subscription import SubscribePattern
         (r"^(?<x>a)" + "(b)" * 9 + r"\10$", "a" + "b" * 9 + "a0", False),
         (r"(?U)\w\h*$", "a", True),
         (r"a\Rb", "a-b", False),
+        (r"orders\b", "orders-1", True),
+        (r"orders\b", "orders1", False),
+        (r"orders\B", "orders1", True),
+        (r"orders\B", "orders-1", False),
+        ("^(?!internal).*", "orders", True),
+        ("^(?!internal).*", "internal-1", False),
+        ("(?<!eu-)orders", "us-orders", True),
+        ("(?<!eu-)orders", "eu-orders", False),
+        ("^[a-a]$", "a", True),
+        ("^a.b$", "a-b", True),
+        (r"^a\.b$", "a-b", False),
     ],
 )
 def test_a_java_pattern_is_searched_for_in_the_name(pattern, topic, found):
     assert SubscribePattern(pattern).matches(topic) is found
+
+
+@pytest.mark.parametrize(
+    ("names", "chars"),
+    [
+        ("Lower javaLowerCase IsLowercase Ll IsLl", LOWER),
+        ("Upper javaUpperCase IsUppercase Lu IsLu", UPPER),
+        ("Alpha javaLetter javaAlphabetic IsAlphabetic IsLetter IsLatin L IsL", LOWER + UPPER),
+        ("Digit javaDigit IsDigit N Nd", DIGITS),
+        ("Alnum javaLetterOrDigit", LOWER + UPPER + DIGITS),
+        ("XDigit", DIGITS + "abcdefABCDEF"),
+        ("Punct IsPunctuation P", "._-"),
+        ("Pd", "-"),
+        ("Pc", "_"),
+        ("ASCII Graph Print InBASIC_LATIN", ALL),
+        ("Blank Cntrl Space javaWhitespace IsWhite_Space IsControl Z S M", ""),
+    ],
+)
+def test_a_named_class_has_the_characters_of_java(names, chars):
+    for name in names.split():
+        for of, expected in (("p", set(chars)), ("P", set(ALL) - set(chars))):
+            one = SubscribePattern(rf"^\{of}{{{name}}}$")
+            assert (name, {char for char in ALL if one.matches(char)}) == (name, expected)
 
 
 @pytest.mark.parametrize(
