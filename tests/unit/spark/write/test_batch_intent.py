@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_kafka_native.kafka.model import OffsetToCommit
-from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, is_marker
+from spark_kafka_native.kafka.model import OffsetToCommit, TopicPartition
+from spark_kafka_native.spark.write.commit_markers import BatchIntent, CommitMarker, ReplayError, is_marker
 
 INTENT = BatchIntent(batch_id=7, tasks=3, hash=2**64 - 2, change=1)
 
@@ -53,3 +53,33 @@ def test_intents_of_one_micro_batch_are_counted(before: BatchIntent | None, chan
 def test_a_marker_is_not_the_position_of_a_reader(metadata: str, is_one: bool) -> None:
     """Tools would show it as a group that hangs."""
     assert is_marker(OffsetToCommit(offset=7, metadata=metadata)) is is_one
+
+
+@pytest.mark.parametrize("own", [CommitMarker(batch_id=7, rows=3, hash=5), INTENT])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        "",
+        "[1]",
+        "7",
+        "null",
+        '{"hash": "5"}',
+        '{"rows": "many", "tasks": "many", "hash": "5"}',
+        '{"rows": null, "tasks": null, "hash": "5"}',
+        '{"rows": 1e400, "tasks": 1e400, "hash": "5"}',
+        '{"rows": 3, "tasks": 3, "hash": 5}',
+        "[" * 100_000,
+        '{"rows": ' * 100_000,
+    ],
+    ids=lambda text: text[:30],
+)
+def test_an_offset_that_another_program_has_left_in_the_group_is_said_to_be_one(
+    own: CommitMarker | BatchIntent, metadata: str
+) -> None:
+    """Any other error would hide what to do."""
+    offsets = {
+        TopicPartition("t", 0): own.offset(),
+        TopicPartition("t", 1): OffsetToCommit(offset=5, metadata=metadata),
+    }
+    with pytest.raises(ReplayError, match="group jobs-1 has an offset that is no commit marker"):
+        type(own).newest(offsets, "jobs-1")
