@@ -63,6 +63,7 @@ from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.runtime.name_lookup import failed_addresses
 from spark_kafka_native.testing import Effect
 from spark_kafka_native.testing.mock.script import MockRequest
 
@@ -628,6 +629,19 @@ def test_an_address_whose_handshake_fails_is_tried_after_the_others(
     thread.join(10)
     for sock in (bad, *accepted):
         sock.close()
+
+
+def test_an_address_that_has_come_back_is_not_tried_last_any_more(broker: ScriptedBroker) -> None:
+    """Its broker may be the nearest one."""
+    target = ("127.0.0.1", broker.port)
+    infos: list[Any] = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", one) for one in (target, ("127.0.0.2", broker.port))
+    ]
+    config = ClientConfig.from_properties(properties("kafka.example:9092"), resolver=lambda *_: infos[:1])
+    failed_addresses.add(target)
+    assert failed_addresses.last(infos) == infos[::-1]
+    Connection.open("kafka.example", 9092, config).close()
+    assert failed_addresses.last(infos) == infos
 
 
 def test_an_unresolvable_host_is_named() -> None:
