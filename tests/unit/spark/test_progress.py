@@ -246,6 +246,18 @@ def test_a_progress_with_what_monitoring_of_the_jvm_connector_goes_by():
     assert "description" not in given["sources"][0]
 
 
+def test_a_partition_that_was_read_beyond_the_last_look_at_its_log_is_not_behind():
+    """Alerts go by these numbers: a negative one lowers the average of the others."""
+    given = progress(20, {"t": {"0": 150, "1": 10, "2": 7}}, {"t": {"0": 140, "1": 40, "2": 7}})
+    assert kafka_progress(given)["sources"][0]["metrics"] == {
+        "minOffsetsBehindLatest": "0",
+        "maxOffsetsBehindLatest": "30",
+        "avgOffsetsBehindLatest": "10.0",
+    }
+    assert "30 behind in 3 partitions" in describe_progress(given)
+    assert lag_of([given]).records == 30
+
+
 def test_a_query_that_ended_for_its_update_mode_comes_with_what_to_do(caplog):
     log = ProgressLog()
     log.onQueryTerminated(SimpleNamespace(exception=None))

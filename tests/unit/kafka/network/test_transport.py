@@ -2,10 +2,12 @@
 
 import contextlib
 import re
+import select
 import socket
 import ssl
 import struct
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import trustme
@@ -54,6 +56,49 @@ def test_a_shut_stream_wakes_those_that_wait_for_a_silent_broker():
     transport.shut()
     assert transport.wait(READ, Deadline.after_ms(1_000)) == READ
     transport.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("found", "ready"),
+    [
+        (None, 0),
+        (select.POLLIN, READ),
+        (select.POLLOUT, WRITE),
+        (select.POLLIN | select.POLLOUT, READ | WRITE),
+        (select.POLLHUP, READ | WRITE),
+        (select.POLLERR, READ | WRITE),
+        (select.POLLNVAL, READ | WRITE),
+        (select.POLLIN | select.POLLHUP, READ | WRITE),
+    ],
+)
+def test_a_dead_stream_is_ready_for_all_that_is_waited_for(found, ready):
+    """Reading says why it is dead; it is no silence until the deadline."""
+    ours, theirs = socket.socketpair()
+    transport = Transport(ours, "broker:1")
+    deadline = SimpleNamespace(poll=lambda _: [] if found is None else [(ours.fileno(), found)])
+    assert transport.wait(READ | WRITE, deadline) == ready
+    transport.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("b.example.", "b.example"), ("b.example", "b.example"), ("localhost", "localhost"), ("::1", "::1")],
+)
+def test_a_certificate_is_asked_for_under_the_name_without_a_dot_at_its_end(host, name):
+    """No certificate has one: that of the right broker was refused."""
+    asked = []
+
+    def wrap(sock, *, server_hostname, do_handshake_on_connect):
+        asked.append((server_hostname, do_handshake_on_connect))
+        raise OSError("the name is known by now")
+
+    ours, theirs = socket.socketpair()
+    with pytest.raises(KafkaError):
+        _encrypt(ours, host, f"{host}:1", SimpleNamespace(wrap_socket=wrap), Deadline.after_ms(1_000))
+    assert asked == [(name, False)]
+    assert ours.fileno() == -1
     theirs.close()
 
 

@@ -690,6 +690,20 @@ def test_a_ticket_at_its_end_is_given_to_no_thread_while_another_one_logs_in() -
     assert asked == [2]
 
 
+def test_a_failure_in_the_middle_leaves_a_ticket_that_has_not_expired(
+    library: ScriptedLibrary, security: SecurityConfig
+) -> None:
+    """While the KDC is down, the present one serves other brokers."""
+    mechanism = begin(security)
+    mechanism.step(b"broker")
+    library.inquire_error = GSSError(-1765328228, major=13 << 16, words="Cannot contact any KDC")
+    with pytest.raises((AuthenticationError, NetworkError), match="Cannot contact any KDC"):
+        mechanism.step(b"\x01\0\0\0")
+    library.inquire_error = None
+    begin(security)
+    assert len(library.logins) == 1
+
+
 def test_only_the_credential_that_has_expired_is_replaced() -> None:
     made = iter([("first", 100.0), ("second", 100.0)])
     shared = SharedCredential(lambda: next(made), clock=lambda: 0.0)
