@@ -13,7 +13,7 @@ from spark_kafka_native.kafka.config.jaas import (
     SCRAM_MODULE,
     parse_jaas,
 )
-from spark_kafka_native.kafka.config.security_config import SecurityConfig
+from spark_kafka_native.kafka.config.security_config import SecurityConfig, SecurityProtocol
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.security.credentials import client_credentials
 
@@ -337,3 +337,27 @@ def test_the_versions_of_tls_that_are_named_and_no_others(
         return
     with pytest.raises(ConfigError, match=r"ssl\.enabled\.protocols must name TLSv1\.2 or TLSv1\.3"):
         SecurityConfig.from_properties(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("ssl.endpoint.identification.algorithm", "https", "check_hostname", True),
+        ("ssl.endpoint.identification.algorithm", "HTTPS", "check_hostname", True),
+        ("ssl.endpoint.identification.algorithm", " Https ", "check_hostname", True),
+        ("ssl.endpoint.identification.algorithm", "None", "check_hostname", False),
+        ("ssl.endpoint.identification.algorithm", " ", "check_hostname", False),
+        ("security.protocol", "ssl", "protocol", SecurityProtocol.SSL),
+        ("security.protocol", " Plaintext", "protocol", SecurityProtocol.PLAINTEXT),
+        ("sasl.mechanism", "scram-sha-512", "mechanism", "SCRAM-SHA-512"),
+        ("ssl.keystore.type", "pkcs12", "keystore_type", "PKCS12"),
+        ("ssl.truststore.type", "pem ", "truststore_type", "PEM"),
+        ("sasl.oauthbearer.method", "OIDC", "oauth_method", "oidc"),
+        ("enable.ssl.certificate.verification", "TRUE", "verify_certificate", True),
+        ("enable.ssl.certificate.verification", "False", "verify_certificate", False),
+        ("sasl.tokenauth", "True", "token_auth", True),
+    ],
+)
+def test_the_case_of_a_choice_does_not_matter(name: str, text: str, field: str, value: object) -> None:
+    """Where `https` in upper case counted as another one, no host name would be checked."""
+    assert getattr(SecurityConfig.from_properties({name: text}), field) == value

@@ -107,9 +107,16 @@ def test_a_stream_that_starts_at_the_end_starts_at_the_one_of_now(limit, expecte
     assert resolve_start(VIEW, options) == expected
 
 
-def test_offsets_and_times_are_for_exactly_the_partitions_that_are_read():
-    one, condition = '{"a":{"0":5}}', "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
-    with pytest.raises(KafkaConditionError, match=rf"{condition}.*Specified: \[a-0\] Assigned: \[a-0, a-1\]"):
+@pytest.mark.parametrize(
+    ("one", "named"),
+    [('{"a":{"0":5}}', "a-0"), ('{"a":{"0":5,"1":2,"2":0}}', "a-0, a-1, a-2"), ('{"b":{"0":5,"1":2}}', "b-")],
+    ids=["one is missing", "one is not there", "another topic"],
+)
+def test_offsets_and_times_are_for_exactly_the_partitions_that_are_read(one, named):
+    condition = "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+    with pytest.raises(
+        KafkaConditionError, match=rf"{condition}.*Specified: \[{named}.* Assigned: \[a-0, a-1\]"
+    ):
         resolve_start(VIEW, options_of(startingOffsets=one))
     with pytest.raises(KafkaConditionError, match=condition):
         resolve_end(VIEW, options_of(endingOffsets=one))

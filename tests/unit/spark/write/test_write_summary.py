@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.producer.stats import PartitionStats, ProducerStats
 from spark_kafka_native.spark.write.driver.write_summary import WriteSummary
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage
 
@@ -91,3 +93,37 @@ def test_the_file_and_the_line_of_two_tasks(tmp_path: Path) -> None:
         "wrote 6 records (61 bytes in 5 batches, 5 retries) to 5 partitions of a, b, c and 2 more topics "
         "in 2 tasks; 5 rows are left out, as they are over a limit"
     )
+
+
+def test_each_number_of_a_producer_has_its_own_place_in_the_summary() -> None:
+    """The first offset of a new topic is 0, which is one."""
+    partitions = {
+        TopicPartition("t", 0): PartitionStats(records=3, bytes=30, first_offset=0, last_offset=4),
+        TopicPartition("t", 1): PartitionStats(records=2, bytes=20),
+    }
+    stats = ProducerStats(
+        records=5,
+        bytes=50,
+        batches=7,
+        retries=8,
+        skipped_records=9,
+        dead_lettered_records=10,
+        partitions=partitions,
+    )
+    message = KafkaCommitMessage.of(stats, None, "job", 11)
+    assert (message.job, message.rows_hash, message.skipped) == ("job", 11, 0)
+    names = ("topic", "partition", "records", "bytes", "firstOffset", "lastOffset")
+    assert WriteSummary.of([message, None]).as_json() == {
+        "tasks": 1,
+        "records": 5,
+        "bytes": 50,
+        "batches": 7,
+        "retries": 8,
+        "skippedRecords": 9,
+        "deadLetteredRecords": 10,
+        "partitions": [
+            dict(zip(names, row, strict=True)) for row in (("t", 0, 3, 30, 0, 4), ("t", 1, 2, 20, -1, -1))
+        ],
+    }
+    replayed = KafkaCommitMessage.skipped_rows("job", 6, 12)
+    assert (replayed.records, replayed.skipped, replayed.rows_hash, replayed.job) == (0, 6, 12, "job")
