@@ -111,6 +111,9 @@ def test_client_credentials_become_a_token(endpoint: Endpoint) -> None:
     login = base64.b64encode(f"me:{MARKED}".encode())
     assert b"Authorization: Basic " + login in head
     assert body == b"grant_type=client_credentials&scope=kafka+read"
+    for none in (None, ""):  # an endpoint may refuse an empty one
+        endpoint.fetch(scope=none)
+        assert endpoint.asked[-1].endswith(b"\r\n\r\ngrant_type=client_credentials")
 
 
 def test_a_login_has_all_letters_of_base64(endpoint: Endpoint) -> None:
@@ -312,6 +315,10 @@ def test_http_is_for_this_machine_and_only_if_asked_for(
     plain = Endpoint(tmp_path, tls=False)
     with pytest.raises(ConfigError, match="set PYKAFKA_ALLOW_HTTP_LOCALHOST=true for it"):
         plain.fetch()
+    for text in ("", "false", "0"):
+        monkeypatch.setenv(oidc.ALLOW_HTTP, text)
+        with pytest.raises(ConfigError, match="set PYKAFKA_ALLOW_HTTP_LOCALHOST=true for it"):
+            plain.fetch()
     assert not plain.asked
     monkeypatch.setenv(oidc.ALLOW_HTTP, "true")
     assert plain.fetch() == ("abc", 300.0)

@@ -14,9 +14,9 @@ from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.records.columns import RecordColumns, build_binary, build_headers
-from spark_kafka_native.spark.payload_formats import LetterOptions
+from spark_kafka_native.spark.payload_formats import LetterOptions, PayloadFormat
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
-from spark_kafka_native.spark.read.schema import RowSchema
+from spark_kafka_native.spark.read.schema import DecodedPayload, RowSchema
 from spark_kafka_native.spark.read.worker import dead_letters
 from spark_kafka_native.spark.read.worker.bad_record_handler import UndecodedRecord
 from spark_kafka_native.spark.read.worker.dead_letters import MAX_TAKEOVERS, DeadLetterError, DeadLetters
@@ -218,3 +218,28 @@ def test_two_tasks_that_read_the_same_records_at_the_same_time_both_end(broker: 
         ]
         assert [task.exception(120) for task in tasks] == [None, None]
     assert sorted(seen(broker), key=lambda one: int(one or 0)) == [b"%d" % offset for offset in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "is_rule"),
+    [
+        ("schema", True),
+        ("sep", True),
+        ("schemaId", True),
+        ("registry.url", True),
+        ("registry.user", False),
+        ("registry.password", False),
+        ("registry.token", False),
+        ("registry.ssl.key", False),
+        ("registry.ssl.keyPassword", False),
+    ],
+)
+def test_a_password_that_is_changed_makes_no_other_dead_letters(setting: str, is_rule: bool) -> None:
+    """Under another name all of a batch that runs again would be written once more."""
+
+    def name_of(text: str) -> str:
+        given = PayloadFormat(payload="value", name="avro", schema=None, settings=((setting, text),))
+        decoded = DecodedPayload(format=given, columns=("value",), kind=pa.string())
+        return dead_letters._digest(RowSchema(names=("",), arrow=pa.schema([]), decoded=(decoded,)))
+
+    assert (name_of("one") != name_of("another")) is is_rule

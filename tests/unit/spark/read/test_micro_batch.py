@@ -84,3 +84,12 @@ def test_available_now_may_go_to_the_very_end():
 def test_ids_are_written_of_topics_that_have_partitions_only():
     both = StreamOffset(positions={T0: 1}, topic_ids={"t": OLD, "gone": NEW})
     assert both.to_json() == {"t": {"0": 1}, f"#id t {OLD}": {}}
+
+
+@pytest.mark.parametrize(("end", "lost"), [(3, True), (4, True), (5, False), (6, False)])
+def test_a_log_that_ends_a_single_record_earlier_is_a_loss(end, lost):
+    span = MicroBatch.between(at({T0: 5}), at({T0: end}))
+    assert (
+        conditions(span.losses())
+        == [("PARTITION_OFFSET_CHANGED", {"topicPartition": T0, "prevOffset": 5, "newOffset": end})] * lost
+    )

@@ -30,6 +30,7 @@ from spark_kafka_native.spark.read.offset_range import (
         ("latest-1000", LatestMinus(1000)),
         ("Latest - 5", LatestMinus(5)),
         ("committed", Committed()),
+        (" Committed\n", Committed()),
         (
             '{"a":{"0":23,"1":-1},"b":{"0":-2}}',
             Specific(

@@ -85,6 +85,7 @@ def test_a_column_that_can_not_be_written_comes_with_what_to_do(schema, hint):
         ("headers", ArrayType(StringType()), "headers must be"),
         ("headers", ArrayType(StructType().add("key", "string").add("value", "string")), "headers must be"),
         ("headers", ArrayType(StructType().add("value", "binary").add("key", "string")), "headers must be"),
+        ("headers", ArrayType(StructType().add("name", "string").add("data", "binary")), "headers must be"),
         ("headers", HEADERS, None),
         (
             "headers",
