@@ -20,7 +20,13 @@ from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.offset_range import At, OffsetRange
 from spark_kafka_native.spark.read.schema import HEADERS, DecodedPayload, RowSchema, full_schema
 from spark_kafka_native.spark.read.worker import arrow_rows, read_partition
-from spark_kafka_native.spark.read.worker.arrow_rows import MAX_ROWS, PartitionRuns, RowLayout, _relabel
+from spark_kafka_native.spark.read.worker.arrow_rows import (
+    MAX_ROWS,
+    KafkaColumn,
+    PartitionRuns,
+    RowLayout,
+    _relabel,
+)
 from spark_kafka_native.spark.read.worker.decoded_columns import DecodedColumns
 from spark_kafka_native.spark.read.worker.offset_binding import BoundRange
 
@@ -341,3 +347,22 @@ def test_batches_of_wide_rows_have_fewer_of_them(kind, rows):
     """Each column has a place for each row: a fetch of small records made batches of gigabytes."""
     layout = RowLayout.of(RowSchema(names=("",) * len(kind), arrow=payload_formats.to_arrow_schema(kind)))
     assert layout.max_rows == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "nullable", "fields"),
+    [
+        ("key", pa.string(), True, {"key", "offset"}),
+        ("value", pa.string(), True, {"value", "offset"}),
+        ("key", pa.binary(), True, {"key"}),
+        ("value", pa.binary(), False, {"value", "offset"}),
+        ("timestamp", pa.timestamp("us", "UTC"), True, {"timestamp_ms", "offset"}),
+        ("timestampType", pa.int32(), True, {"timestamp_type"}),
+        ("topic", pa.string(), True, set()),
+        ("partition", pa.int32(), True, set()),
+        ("offset", pa.int64(), True, {"offset"}),
+    ],
+)
+def test_where_a_value_may_be_refused_its_offset_is_read_too(name, kind, nullable, fields):
+    """Else the error could not say which record it is about."""
+    assert KafkaColumn(name=name, field=pa.field(name, kind, nullable)).record_fields == fields
