@@ -12,7 +12,9 @@ import pytest
 from support.http_server import Asked, serving
 
 from spark_kafka_native.formats import BadRows, ColumnFormat, Decoded, FormatError
+from spark_kafka_native.formats.errors import SetupError
 from spark_kafka_native.formats.registry import (
+    CredentialsError,
     RegisteredSchema,
     RegistryDecoder,
     RegistryEncoder,
@@ -21,9 +23,10 @@ from spark_kafka_native.formats.registry import (
     UnknownSchemaError,
     frame_id,
     frame_to_write,
+    is_true,
     registry_formats,
 )
-from spark_kafka_native.formats.registry.schema_choice import schema_to_write, subject_of
+from spark_kafka_native.formats.registry.schema_choice import schema_to_read, schema_to_write, subject_of
 
 TEXT = pa.string()
 
@@ -201,14 +204,21 @@ def test_a_registry_that_is_down_is_an_error_and_no_bad_row() -> None:
 
     with pytest.raises(RegistryError, match="down"):
         decoder(Down()).decode(binary(frame_id(1)))
+
+    def lacks(schema: RegisteredSchema) -> Marked:
+        raise SetupError(f"no compiler for {schema.id}")
+
     with pytest.raises(RegistryError, match="down"):
         decoder(make=make).decode(binary(frame_id(1)))
+    with pytest.raises(SetupError, match="no compiler for 1"):
+        decoder(make=lacks).decode(binary(frame_id(1)))
 
 
 def test_schemas_in_headers_of_records() -> None:
     payloads = binary(b"a", frame_id(2) + b"b", None)
-    decoded = decoder().decode(payloads, binary(frame_id(1), None, frame_id(9)))
-    assert decoded.array.to_pylist() == ["1:a", "2:b", None]
+    headers = binary(frame_id(1), None, frame_id(9))
+    for given in (headers, headers.cast(pa.large_binary())):
+        assert decoder().decode(payloads, given).array.to_pylist() == ["1:a", "2:b", None]
 
 
 @pytest.mark.parametrize("row", [frame_id(2) + b"b", None])
@@ -305,6 +315,77 @@ def test_a_subject_of_a_record_needs_its_name(strategy: str) -> None:
     settings = {"topic": "orders", "payload": "key", "subjectstrategy": strategy}
     with pytest.raises(FormatError, match=rf"key\.subjectStrategy={strategy} needs a name of a record"):
         subject_of(settings)
+
+
+@pytest.mark.parametrize("strategy", ["topic", "topic-record"])
+def test_a_subject_of_a_topic_needs_a_single_one(strategy: str) -> None:
+    settings = {"payload": "value", "subjectstrategy": strategy}
+    with pytest.raises(FormatError, match=r"no single topic .* give value\.subject"):
+        subject_of(settings, "shop.Order")
+    assert subject_of(settings | {"subjectstrategy": "record"}, "shop.Order") == "shop.Order"
+
+
+class Noting(FakeRegistry):
+    """Notes what it is asked for."""
+
+    def _note(self, *asked: Any) -> RegisteredSchema:
+        self.asked.append(asked)
+        return RegisteredSchema(type="AVRO", text="a schema", id=7)
+
+    def schema(self, id: int) -> RegisteredSchema:
+        return self._note("id", id)
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        return self._note(subject, version)
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        return self._note(subject, "latest")
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({}, ("orders-key", "latest")),
+        ({"schemaversion": " Latest "}, ("orders-key", "latest")),
+        ({"schemaversion": "2"}, ("orders-key", 2)),
+        ({"schemaversion": "2", "subject": "own"}, ("own", 2)),
+        ({"schemaid": "5"}, ("id", 5)),
+        ({"schemaid": "5", "schemaversion": "2", "subject": "own"}, ("id", 5)),
+        ({"schemaversion": "0"}, "key.schemaVersion must be a whole number from 1, not '0'"),
+        ({"schemaversion": "-1"}, "key.schemaVersion must be a whole number from 1, not '-1'"),
+        ({"schemaversion": "2147483648"}, "key.schemaVersion must be a whole number from 1"),
+        ({"schemaid": "latest"}, "key.schemaId must be a whole number from 0, not 'latest'"),
+    ],
+)
+def test_which_schema_is_read(settings: dict[str, str], asked: tuple[Any, ...] | str) -> None:
+    registry: Any = Noting()
+    given = {"topic": "orders", "payload": "key"} | settings
+    if isinstance(asked, str):
+        with pytest.raises(FormatError, match=re.escape(asked)):
+            schema_to_read(registry, given, "AVRO")
+        assert registry.asked == []
+    else:
+        schema_to_read(registry, given, "AVRO")
+        assert registry.asked == [asked]
+
+
+def test_whether_a_schema_is_registered_is_true_or_false() -> None:
+    settings = {"registry.register": " True "}
+    assert is_true(settings, "registry.register")
+    assert not is_true({}, "registry.register")
+    with pytest.raises(FormatError, match=r"registry.register must be true or false, not 'yes'"):
+        is_true({"registry.register": "yes"}, "registry.register")
+
+
+def test_a_registry_in_trouble_is_not_one_that_lacks_the_schema() -> None:
+    """The advice to register the schema would be of no help."""
+
+    class Down(FakeRegistry):
+        def lookup(self, *_: Any) -> int:
+            raise CredentialsError("refused")
+
+    with pytest.raises(CredentialsError, match=r"^refused$"):
+        schema_to_write(Down(), {"topic": "t"}, "AVRO", "a schema")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("register", ["true", "false"])

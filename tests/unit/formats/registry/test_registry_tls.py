@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from support.http_server import serving
 
 from spark_kafka_native.formats.registry import RegistryError, SchemaRegistry, registry_client
 
@@ -111,6 +112,34 @@ def test_a_registry_that_asks_for_a_certificate(authority: trustme.CA) -> None:
         pytest.raises(RegistryError, match="schema with id 1"),
     ):
         asked(url, ssl_ca=pem(authority)).schema(1)
+
+
+def test_a_certificate_of_ones_own_goes_with_the_authorities_of_the_system(
+    authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "authorities.pem"
+    path.write_bytes(authority.cert_pem.bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    own = authority.issue_cert("client")
+    key, chain = own.private_key_pem.bytes().decode(), own.cert_chain_pems[0].bytes().decode()
+    with secure(authority, asks_for_certificate=True) as url:
+        assert asked(url, ssl_key=key, ssl_certificate=chain).schema(1).text == '"int"'
+    # An authority of one's own replaces them: no other one vouches for this registry.
+    with secure(authority) as url, pytest.raises(RegistryError, match="certificate is not trusted"):
+        asked(url, ssl_ca=pem(trustme.CA())).schema(1)
+
+
+def test_a_registry_is_asked_with_tls_of_today(authority: trustme.CA) -> None:
+    found = registry_client.parse_client({"registry.url": "https://h", "registry.ssl.ca": pem(authority)})
+    assert found.tls is not None
+    assert found.tls.minimum_version >= ssl.TLSVersion.TLSv1_2
+    assert (found.tls.verify_mode, found.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def test_certificates_are_for_the_urls_that_are_secure(authority: trustme.CA) -> None:
+    """A registry may have nodes of both kinds."""
+    with serving(lambda _: (200, {}, {"schema": '"int"'})) as served:
+        assert asked(served.url, ssl_ca=pem(authority)).schema(1).text == '"int"'
 
 
 def test_a_key_may_have_blanks_for_line_breaks(authority: trustme.CA) -> None:

@@ -298,6 +298,28 @@ def test_answers_that_make_no_sense_are_errors_that_are_not_tried_again(answer: 
         assert len(served.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "is_unknown"),
+    [
+        (404, 40401, True),  # no subject
+        (404, 40402, True),  # no version
+        (404, 40403, True),  # no schema
+        (404, 40400, False),
+        (404, "40403", False),
+        (409, 40403, False),
+        (422, 40402, False),
+    ],
+)
+def test_an_unknown_schema_is_one_of_which_the_registry_says_so(
+    status: int, code: Any, is_unknown: bool
+) -> None:
+    """Records of an unknown schema are bad ones, and a write registers it; other errors end the task."""
+    with registry({"/schemas/ids/1": (status, {}, {"error_code": code, "message": "no"})}) as (asked, _):
+        with pytest.raises(RegistryError, match="schema with id 1") as raised:
+            asked.schema(1)
+        assert isinstance(raised.value, UnknownSchemaError) is is_unknown
+
+
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_a_registry_in_trouble_is_asked_again(status: int, no_pauses: list[float]) -> None:
     busy = (status, {"Retry-After": "3"}, b"later")
@@ -368,11 +390,12 @@ def test_a_schema_and_those_that_it_refers_to_have_one_time_together() -> None:
     assert (len(set(ends[:3])), len(set(ends[3:])), len(ends)) == (1, 1, 5)
 
 
-def test_the_next_url_is_asked_where_one_is_down() -> None:
+def test_the_next_url_is_asked_where_one_is_down(no_pauses: list[float]) -> None:
     with registry({"/schemas/ids/1": {"schema": LONG}}) as (_, served):
         both = SchemaRegistry.from_settings({"registry.url": f"http://127.0.0.1:1/x, {served.url}/"})
         assert both is not None
         assert both.schema(1).text == LONG
+        assert no_pauses == [0.0]  # only after all of them
 
 
 def test_the_url_that_answered_is_asked_first_from_then_on() -> None:
@@ -431,6 +454,9 @@ def test_credentials_are_sent_and_never_shown() -> None:
         asked.schema(1)
         assert served.asked[0].headers["Authorization"] == "Bearer abc.def"
         assert "abc.def" not in repr(asked._client)
+    login = {"registry.user": "ő", "registry.password": "jelszó €"}
+    given = registry_client.parse_client({"registry.url": "https://h", **login}).authorization
+    assert given == "Basic " + base64.b64encode("ő:jelszó €".encode()).decode()
 
 
 @pytest.mark.parametrize(
@@ -443,15 +469,22 @@ def test_credentials_are_sent_and_never_shown() -> None:
         ({"url": "https:///x"}, "must be https"),
         ({"url": "https://h:99999/"}, "no URL"),
         ({"url": "https://h/?a=b"}, "must be https"),
+        ({"url": "https://h/#a"}, "must be https"),
+        ({"url": "https://h:0/"}, "must be https"),
         ({"url": "http://h/\r\nX: y"}, "white space"),
+        ({"url": "http://h/\x01"}, "white space"),
+        ({"url": "http://hő/"}, "must be ASCII"),
         ({"url": " , "}, "empty"),
         ({"url": "http://h", "user": "me", "password": "s3cr3t"}, "in clear to h"),
         ({"url": "http://h", "token": "s3cr3t"}, "in clear to h"),
+        ({"url": "http://h", "token": "s3cr3t", "allowhttp": "yes"}, "in clear to h"),
         ({"url": "http://localhost.example.com", "token": "s3cr3t"}, "in clear to localhost.example.com"),
         ({"url": "http://127.0.0.1.example.com", "token": "s3cr3t"}, "in clear to 127.0.0.1.example.com"),
         ({"url": "https://h", "user": "me"}, "need each other"),
+        ({"url": "https://h", "password": "s3cr3t"}, "need each other"),
         ({"url": "https://h", "user": "a:s3cr3t", "password": "s3cr3t"}, "no colon"),
         ({"url": "https://h", "user": "me", "password": "s3cr3t", "token": "s3cr3t"}, "exclude each other"),
+        ({"url": "https://h", "user": "", "password": "", "token": "s3cr3t"}, "exclude each other"),
         ({"url": "https://h", "token": "s3cr3t\r\nX: y"}, "characters"),
         ({"url": "https://h,http://other", "token": "s3cr3t"}, "in clear to other"),
         ({"url": "https://h", "ssl.ca": "s3cr3t"}, "no PEM certificate"),
@@ -661,6 +694,23 @@ def test_the_schemas_that_records_name_are_asked_for_again(monkeypatch: pytest.M
         time.now += 60
         asked.schemas_of_records(range(1_000, 1_101))
         assert time.pauses == [0.1, 0.2]
+
+
+def test_new_schemas_are_not_waited_for_without_end_where_asking_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pauses alone are some seconds. A batch with many schemas held a task for minutes."""
+    time = FakeTime(monkeypatch)
+
+    def answer(_: Asked) -> tuple[int, dict[str, str], Any]:
+        time.now += 6.0
+        return NOT_FOUND
+
+    with serving(answer) as served:
+        asked = SchemaRegistry.from_settings({"registry.url": served.url})
+        assert asked is not None
+        asked.schemas_of_records([7])
+        assert (time.pauses, len(served.asked)) == ([0.1, 0.2], 3)
 
 
 def test_a_schema_that_stays_unknown_is_asked_for_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
