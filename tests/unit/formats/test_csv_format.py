@@ -5,6 +5,7 @@ import subprocess
 import sys
 from decimal import Decimal
 from typing import Any
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
@@ -295,6 +296,37 @@ def test_the_zone_of_timestamps_that_name_none() -> None:
     assert row["t"] == dt.datetime(2020, 1, 1, 11, tzinfo=dt.UTC)
 
 
+def test_a_timestamp_without_a_zone_is_in_no_zone() -> None:
+    """Also among lines that are read one by one, as the second is bad."""
+    kind = pa.struct([("t", pa.timestamp("us")), ("i", pa.int32())])
+    lines = (b"2020-01-01 12:00:00,1", b"2020-01-01 12:00:00,x", b"2020-01-01T00:00:00+02:00,1")
+    rows, bad = decode(kind, *lines, timezone="Europe/Berlin")
+    noon = dt.datetime(2020, 1, 1, 12)
+    assert [row["t"] for row in rows] == [noon, noon, None]
+    assert list(bad) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.date32(), b"0000-12-31"),
+        (pa.timestamp("us", "UTC"), b"0000-12-31T23:59:59Z"),
+        (pa.timestamp("us"), b"0000-12-31 23:59:59"),
+        (pa.decimal128(4, 1), b"12345.6"),
+        (pa.decimal128(38, 18), b"9" * 30),
+        (pa.decimal128(38, 2), b"1" * 38),
+        (pa.int32(), b"0x1f"),
+        (pa.bool_(), b"1"),
+    ],
+    ids=str,
+)
+def test_values_that_arrow_alone_would_take_are_bad(kind: pa.DataType, text: bytes) -> None:
+    """In 128 bits the decimals wrap around to others."""
+    assert decode(pa.struct([("a", kind), ("b", pa.int32())]), text + b",1") == (
+        [{"a": None, "b": 1}], {0: ANY},
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "text"),
     [
@@ -309,6 +341,8 @@ def test_the_zone_of_timestamps_that_name_none() -> None:
         (TWO, {"quote": '""'}, "CSV: quote must be one ASCII character"),
         (TWO, {"escape": ""}, "CSV: escape must be one ASCII character"),
         (TWO, {"sep": '"'}, "the separator must differ"),
+        (TWO, {"sep": "\\"}, "the separator must differ"),
+        (TWO, {"sep": "é"}, "CSV: sep must be one ASCII character"),
         (TWO, {"nullvalue": "a,b"}, "nullValue must be without separators"),
         (TWO, {"timezone": "Nowhere"}, "there is no time zone 'Nowhere'"),
     ],

@@ -67,6 +67,8 @@ UTC_MICROS = pa.timestamp("us", "UTC")
         (b'{"a":1.5}', pa.float64(), 1.5),
         (b'{"a":5e-324}', pa.float64(), 5e-324),
         (b'{"a":"-Infinity"}', pa.float64(), -math.inf),
+        *((b'{"a":"%s"}' % text, pa.float64(), math.inf) for text in (b"+Infinity", b"INF", b"+INF")),
+        (b'{"a":"-INF"}', pa.float64(), -math.inf),
         (b'{"a":1e400}', pa.float64(), math.inf),
         (b'{"a":1.00000017881393432617187499}', pa.float32(), 1.0000001192092896),
         (b'{"a":12345678901234567890.5}', pa.decimal128(38, 18), Decimal("12345678901234567890.5")),
@@ -83,6 +85,8 @@ UTC_MICROS = pa.timestamp("us", "UTC")
         (b'{"a":"aGk="}', pa.binary(), b"hi"),
         (b'{"a":"2020-02-29"}', pa.date32(), dt.date(2020, 2, 29)),
         (b'{"a":1.255}', pa.decimal128(10, 2), Decimal("1.26")),
+        (b'{"a":1.245}', pa.decimal128(10, 2), Decimal("1.25")),
+        (b'{"a":"-1.245"}', pa.decimal128(10, 2), Decimal("-1.25")),
         (b'{"a":"1.2"}', pa.decimal128(10, 2), Decimal("1.20")),
         (b'{"a":7}', pa.decimal128(10, 2), Decimal("7.00")),
         (

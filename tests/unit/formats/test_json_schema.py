@@ -29,6 +29,7 @@ def field_type(schema: Any, **more: Any) -> pa.DataType:
         ({"type": "string", "format": "date-time"}, UTC),
         ({"type": "string", "format": "email"}, pa.string()),
         ({"type": "string", "contentEncoding": "base64"}, pa.binary()),
+        ({"type": "string", "contentEncoding": "base64url"}, pa.string()),
         ({"type": ["null", "integer"]}, pa.int64()),
         ({"type": ["integer", "number", "null"]}, pa.float64()),
         ({"type": ["integer", "string"]}, pa.string()),
@@ -125,6 +126,14 @@ def test_objects_in_a_circle_end_in_their_text(following: Any) -> None:
     node = {"type": "object", "properties": {"next": following, "v": {"type": "integer"}}}
     inner = pa.struct([("next", pa.string()), ("v", pa.int64())])
     assert type_of_json_schema(json.dumps(node)) == pa.struct([("next", inner), ("v", pa.int64())])
+
+
+def test_a_circle_by_way_of_another_object_ends_in_its_text_too() -> None:
+    to = lambda name: {"properties": {name: {"$ref": f"#/$defs/{name}"}}}  # noqa: E731
+    schema = to("a") | {"$defs": {"a": to("b"), "b": to("a")}}
+    of_b = pa.struct([("a", pa.string())])
+    of_a = pa.struct([("b", of_b)])
+    assert type_of_json_schema(json.dumps(schema)) == pa.struct([("a", of_a)])
 
 
 @pytest.mark.parametrize(
