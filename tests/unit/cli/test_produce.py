@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.http_server import serving
 
 from spark_kafka_native.cli import produce
 from spark_kafka_native.cli.main import Stopped, main
@@ -763,6 +764,39 @@ def test_a_registry_of_values_alone_comes_before_that_of_keys_and_values(
     )  # fmt: skip
     urls = {name: dict(one.settings)["registry.url"] for name, one in given_formats(given).items()}
     assert urls == {"key": option or "http://both", "value": "http://values"}
+
+
+def test_a_schema_of_an_option_comes_before_one_of_a_property() -> None:
+    given = argparse.Namespace(
+        config=None, properties=[("value.schema", "a int"), ("key.schema", "b int")], bootstrap="x:1",
+        registry=None, timeout=None, parser=None, key_format="json", key_schema=None, value_format="json",
+        value_schema="c int",
+    )  # fmt: skip
+    types = {name: one.type for name, one in given_formats(given).items()}
+    assert types == {"key": pa.struct([("b", pa.int32())]), "value": pa.struct([("c", pa.int32())])}
+
+
+@pytest.mark.parametrize("registry", [None, "http://r"])
+def test_json_without_a_schema_has_that_of_its_registry(registry: str | None) -> None:
+    """As plain JSON it would be written without the id of the schema."""
+    given = argparse.Namespace(
+        config=None, properties=[], bootstrap="x:1", registry=registry, timeout=None, parser=None,
+        key_format=None, key_schema=None, value_format="json", value_schema=None,
+    )  # fmt: skip
+    assert isinstance(given_formats(given)["value"], JsonText) is (registry is None)
+
+
+@pytest.mark.parametrize("payload", ["key", "value"])
+def test_the_schema_of_a_key_is_not_that_of_a_value(payload: str) -> None:
+    answer = {"id": 7, "version": 1, "schema": '"long"'}
+    with serving(lambda _: (200, {}, answer)) as served:
+        one = TypedInput(ColumnFormat("avro", None, {"registry.url": served.url}), payload, "t")
+        assert one.encode([b"1"]) == ([b"\0\0\0\0\7\2"], None)
+        assert set(served.paths) == {f"/subjects/t-{payload}/versions/latest"}
+    one._encoder = InHeader()
+    ids = {name: (f"__{name}_schema_id", b"\1old") for name in ("key", "value")}
+    (kept,) = (one for name, one in ids.items() if name != payload)
+    assert one.headers(tuple(ids.values())) == (kept, (f"__{payload}_schema_id", b"\1new"))
 
 
 def test_a_password_of_a_registry_is_looked_up_where_its_setting_says(

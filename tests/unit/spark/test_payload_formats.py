@@ -599,8 +599,25 @@ def test_the_size_of_a_sample_is_an_option() -> None:
     assert value is not None
     assert (value.sampled_records, value.schema) == (7, None)
     assert value.infer(pa.array([b'{"b":1,"a":"x"}'])).schema == "`a` string, `b` bigint"
-    with pytest.raises(ConfigError, match=r"'value\.inferRecords' has no effect without value\.schema=infer"):
-        formats(value_format="json", value_schema="a int", value_inferRecords="7")
+    both = {"key_format": "json", "key_schema": "a int", "value_format": "json"}
+    assert formats(**both, value_schema="infer", value_inferRecords="7").value == value
+    for name in ("key", "value"):
+        with pytest.raises(
+            ConfigError, match=rf"'{name}\.inferRecords' has no effect without {name}\.schema=infer"
+        ):
+            formats(**both, value_schema="a int", **{f"{name}_inferRecords": "7"})
+
+
+def test_a_schema_is_inferred_with_the_settings_of_the_format() -> None:
+    """With others than the read has, all columns but the first would be lost."""
+    value = formats(value_format="csv", value_schema="infer", value_sep=";", value_nullValue="-").value
+    assert value is not None
+    assert value.infer(pa.array([b"1;2", b"-;x"])).schema == "`_c0` bigint, `_c1` string"
+
+
+def test_nothing_is_looked_up_at_load_where_the_schema_is_given(versioned) -> None:
+    formats(value_format="versioned", value_schema="n bigint").extend(full_schema(False))
+    assert versioned.lookups == 0
 
 
 @pytest.mark.parametrize(
