@@ -495,6 +495,25 @@ def test_a_null_in_json_is_no_tombstone_after_a_copy(
         ]
 
 
+def test_a_key_that_is_null_in_json_is_the_same_after_a_copy(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Without a key a record goes to any partition, and stays in a compacted topic for ever."""
+    keys = [b"", b"null", None, b'{"a":1}']
+    with MockBroker() as broker:
+        broker.create_topic("orders")
+        broker.create_topic("copy")
+        broker.append("orders", [Record("", 0, 0, key, b"v") for key in keys])
+        formats, server = ("--key-format", "json"), ("-b", broker.bootstrap_servers)
+        assert main(["tail", "orders", "--json", *formats, "-X", "auto.offset.reset=earliest", *server]) == 0
+        lines = capfdbinary.readouterr().out
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+        assert main(["produce", "copy", "--input", "json", *formats, *server]) == 0
+        assert [(record.key, record.value) for record in broker.records("copy")] == [
+            (key, b"v") for key in keys
+        ]
+
+
 def test_json_of_several_lines_is_one_line_in_json() -> None:
     value = b'{\r\n "a": 1.50,\n "b": "x\\ny"\n}'
     line = json_line(ShownRecord("t", 0, 0, 1, None, value, [], {"value": value}))
