@@ -22,6 +22,16 @@ UTC = pa.timestamp("us", "UTC")
         ("\n  id bigint,\n  name string\n", pa.struct([("id", pa.int64()), ("name", pa.string())])),
         ("x decimal(12, 2), y dec(5)", pa.struct([("x", pa.decimal128(12, 2)), ("y", pa.decimal128(5, 0))])),
         ("rate decimal(4,4)", pa.struct([("rate", pa.decimal128(4, 4))])),
+        (
+            "a decimal(38,38), b numeric(1)",
+            pa.struct([("a", pa.decimal128(38, 38)), ("b", pa.decimal128(1))]),
+        ),
+        (
+            "a byte, b short, c integer, d real, e timestamp_ltz",
+            pa.struct(
+                list(zip("abcde", (pa.int8(), pa.int16(), pa.int32(), pa.float32(), UTC), strict=True))
+            ),
+        ),
         ("array<map<string, timestamp>>", pa.list_(pa.map_(pa.string(), UTC))),
         (
             "s struct<a: date, b timestamp_ntz>, map map<string,binary>",
@@ -61,6 +71,7 @@ def test_a_text_as_a_type(text: str, kind: pa.DataType) -> None:
         ("a array<int", "'>' is expected"),
         ("a decimal(39,2)", r"there is no decimal\(39,2\)"),
         ("a decimal(3,5)", r"there is no decimal\(3,5\)"),
+        ("a decimal(0)", r"there is no decimal\(0,0\)"),
         ("a decimal(x)", "a number is expected, not 'x'"),
         ("a int NOT NULL", "leave out NOT NULL"),
         ("a int > b", "'>' does not follow a column"),
@@ -69,6 +80,8 @@ def test_a_text_as_a_type(text: str, kind: pa.DataType) -> None:
         ("a int; drop", "'; drop' has no meaning"),
         ('{"type": "struct"}', "has no meaning"),
         ("array<" * (MAX_DEPTH + 2), "nested more than 100 deep"),
+        ("map<int," * (MAX_DEPTH + 2), "nested more than 100 deep"),
+        ("struct<a:" * 10_000, "nested more than 100 deep"),
     ],
 )
 def test_a_text_that_is_no_type(text: str, says: str) -> None:
