@@ -521,6 +521,29 @@ def test_absent_fields_are_zeros_on_request_only_where_absent_and_zero_are_the_s
         assert found.array.to_pylist() == [part | {"name": name}, part | {"name": name, "grain": grain}]
 
 
+def test_a_zero_that_was_written_is_an_absent_one_where_both_are_the_same() -> None:
+    """Some libraries write zeros, and most leave them out: the column must not tell them apart."""
+    kind = pa.struct(
+        [
+            ("an_int32", pa.int32()),
+            ("a_bool", pa.bool_()),
+            ("a_string", pa.string()),
+            ("a_double", pa.float64()),
+        ]
+    )
+    zeros = b"\x18\0\x68\0\x72\0\x09" + bytes(8)
+    for emits, row in (("false", dict.fromkeys(one.name for one in kind)), ("true", None)):
+        wanted = row or {"an_int32": 0, "a_bool": False, "a_string": "", "a_double": 0.0}
+        found = read(kind, EVERYTHING, b"", zeros, emit_default_values=emits)
+        assert found.array.to_pylist() == [wanted, wanted]
+    (negative,) = read(kind, EVERYTHING, b"\x09" + bytes(7) + b"\x80").array.to_pylist()
+    assert str(negative["a_double"]) == "-0.0"
+    maybe = pa.struct([("maybe_int", pa.int32())])
+    assert read(maybe, EVERYTHING, b"", b"\xe0\x03\0").array.to_pylist() == [
+        {"maybe_int": None}, {"maybe_int": 0}
+    ]  # fmt: skip
+
+
 def test_values_that_do_not_fit_are_bad_and_null_and_their_neighbours_are_read() -> None:
     kind = pa.struct(
         [

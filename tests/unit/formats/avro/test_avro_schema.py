@@ -27,7 +27,10 @@ def record(*fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
         ({"type": "int", "logicalType": "date"}, pa.date32()),
         ({"type": "int", "logicalType": "time-millis"}, pa.int32()),
         ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, pa.decimal128(9, 2)),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 38}, pa.decimal128(38, 38)),
         ({"type": "bytes", "logicalType": "decimal", "precision": 39, "scale": 2}, pa.binary()),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": -1}, pa.binary()),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9}, pa.decimal128(9, 0)),
         ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 9}, pa.binary()),
         ({"type": "string", "logicalType": "uuid"}, pa.string()),
         ({"type": "int", "logicalType": "no-such"}, pa.int32()),
@@ -46,6 +49,28 @@ def record(*fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
 )
 def test_types_are_those_of_from_avro(schema: Any, kind: pa.DataType) -> None:
     assert arrow_type(parse_schema(json.dumps(schema))) == kind
+
+
+@pytest.mark.parametrize(
+    ("logical", "of", "holds"),
+    [
+        ("uuid", {"type": "fixed", "name": "F", "size": 16}, True),
+        ("uuid", {"type": "fixed", "name": "F", "size": 15}, False),
+        ("uuid", {"type": "string"}, True),
+        ("uuid", {"type": "bytes"}, False),
+        ("duration", {"type": "fixed", "name": "F", "size": 12}, True),
+        ("duration", {"type": "fixed", "name": "F", "size": 16}, False),
+        ("date", {"type": "long"}, False),
+        ("timestamp-millis", {"type": "int"}, False),
+        ("time-micros", {"type": "int"}, False),
+        ("time-millis", {"type": "long"}, False),
+        ("decimal", {"type": "string", "precision": 4}, False),
+        (7, {"type": "int"}, False),
+    ],
+)
+def test_a_logical_type_that_does_not_fit_its_type_is_ignored(logical: Any, of: Any, holds: bool) -> None:
+    parsed = parse_schema(json.dumps({**of, "logicalType": logical}))
+    assert (parsed.kind, parsed.logical) == (of["type"], logical if holds else "")
 
 
 def test_names_have_namespaces() -> None:
