@@ -115,6 +115,10 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
         (["null", "int", "string"], ["null", "int", "string"], None, b"\x04\x02a",
          {"member0": None, "member1": "a"}),
         (["string", "int"], ["int", "long"], None, b"\x02\x04", 2),
+        # Namespaces do not count for an alias either.
+        ({**E1, "name": "a.Old"}, {**E1, "name": "a.New", "aliases": ["Old"]}, None, b"\x02", "B"),
+        ({**fixed(1), "name": "b.Old"}, {**fixed(1), "name": "a.New", "aliases": ["c.Old"]}, None,
+         b"x", b"x"),
         (
             {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
             {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"},
@@ -142,6 +146,12 @@ AT = dt.datetime(1969, 12, 31, 23, 59, 59, 999000, dt.UTC)
          [{"n": None, "f": b""}] * 2),
         ({"type": "array", "items": fixed(2)}, None, None, b"\x04abcd\x00", [b"ab", b"cd"]),
         ({"type": "array", "items": ["null", "float"]}, None, None, b"\x06\0\0\0\0", [None] * 3),
+        *(({"type": "array", "items": items}, None, None, b"\x06\0\0\0\0", [empty] * 3)
+          for items, empty in (
+              ("boolean", False), ("int", 0), ("long", 0), ("string", ""), ("bytes", b""), (E1, "A"),
+              ({"type": "array", "items": "double"}, []), ({"type": "map", "values": "double"}, []),
+              (record(("n", "null"), ("a", {"type": "array", "items": "int"})), {"n": None, "a": []}),
+          )),
         ({"type": "map", "values": "null"}, None, None, b"\x02\0\0", [("", None)]),
         ("null", None, None, b"", None),
         (record(), None, None, b"", {}),
@@ -579,6 +589,18 @@ def test_fields_behind_a_branch_that_cannot_be_read_keep_their_names(
         (E1, {**E1, "name": "F"}, None, "written as E"),
         (fixed(2), fixed(3), None, "written as F"),
         (fixed(2), {**fixed(2), "name": "G"}, None, "written as F"),
+        (fixed(3), fixed(2), None, "written as F"),
+        (E1, {**E1, "name": "G"}, None, "written as E"),
+        ("string", E1, None, "written as string; it can't be read as E"),
+        (fixed(16), None, pa.string(), "F in the Avro schema, .* not read as string"),
+        (decimal(4, 2), None, pa.string(), "decimal.* not read as string"),
+        (decimal(4, 2), None, pa.decimal128(5, 3), "not read as decimal"),
+        ("long", None, pa.time64("us"), "long in the Avro schema, .* not read as time64"),
+        (LONG_MILLIS, None, pa.time64("us"), "not read as time64"),
+        ("double", None, pa.float32(), "not read as float"),
+        ("long", "int", None, "written as long; it can't be read as int"),
+        ("double", "float", None, "written as double; it can't be read as float"),
+        (["null", "string"], "int", None, "written as (null|string); it can't be read as int"),
         (
             {**fixed(4), "logicalType": "uuid"},
             None,

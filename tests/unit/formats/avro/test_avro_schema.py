@@ -157,8 +157,11 @@ def wide(levels: int) -> Any:
         (["int", ["string"]], "union directly in a union"),
         (["int", "int"], "`int` twice"),
         ({"type": "enum", "name": "E", "symbols": []}, "no symbols"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "one of them twice"),
         ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "none of its symbols"),
-        ({"type": "fixed", "name": "F", "size": -1}, "no size"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": ""}, "none of its symbols"),
+        *(({"type": "fixed", "name": "F", "size": size}, "no size") for size in (-1, 2**31, True, "3", None)),
+        ([{"type": "array", "items": one} for one in ("int", "long")], "`array` twice"),
         (nested(MAX_DEPTH), f"more than {MAX_DEPTH} deep"),
         (
             record(("a", {**record(("x", "int"), ("y", nested(40))), "name": "S"}), ("b", nested(40, "S"))),
