@@ -315,7 +315,7 @@ def test_a_timestamp_without_a_zone_is_in_no_zone() -> None:
         (pa.decimal128(4, 1), b"12345.6"),
         (pa.decimal128(38, 18), b"9" * 30),
         (pa.decimal128(38, 2), b"1" * 38),
-        (pa.int32(), b"0x1f"),
+        (pa.int32(), b"0x11"),
         (pa.bool_(), b"1"),
     ],
     ids=str,
