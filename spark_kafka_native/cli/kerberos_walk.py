@@ -63,7 +63,8 @@ def _check_kdcs(login: KerberosLogin, conf: Krb5Conf, config: ClientConfig) -> I
 def _check_reachable(check: str, kdcs: list[str], timeout_s: float) -> Iterator[Finding]:
     findings = []
     for kdc in kdcs:
-        host, _, port = kdc.partition(":") if kdc.count(":") < 2 else (kdc, "", "")
+        bare, _, port = kdc.rpartition(":") if kdc.count(":") == 1 or "]:" in kdc else (kdc, "", "")
+        host = bare.removeprefix("[").removesuffix("]")
         started = time.monotonic()
         try:
             address = (host, int(port or _KDC_PORT))

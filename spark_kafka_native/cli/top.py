@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..kafka.errors import ConfigError, KafkaError, SecurityError
 from .cluster_moment import ClusterMoment, look_at_cluster
 from .options import add_connection_options, add_json_option, connect, number
-from .output import BOLD, PLAIN, bold, counted, on_terminal, print_json, table
+from .output import BOLD, PLAIN, bold, counted, on_terminal, print_json, printable, table
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
@@ -96,7 +96,7 @@ def _show(now: ClusterMoment, before: ClusterMoment, as_json: bool, live: bool) 
         print_json({"brokers": now.brokers, "topics": topics, "groups": groups, "problems": now.problems})
         sys.stdout.flush()
         return
-    lines = [f"! {problem}" for problem in now.problems]
+    lines = [f"! {printable(problem)}" for problem in now.problems]
     if now.brokers:  # none in a look that has failed
         numbers = {"broker": now.brokers, "topic": len(topics), "group": len(groups)}
         heading = ", ".join(counted(count, noun) for noun, count in numbers.items())

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from ..cluster.describe_configs import describe_broker_configs, describe_topic_configs
+from ..cluster.describe_configs import describe_topic_configs
 from ..error_code import ErrorCode
-from ..errors import BrokerError
+from ..errors import BrokerError, IncompleteResponseError
 from ..protocol.api.configs import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -140,9 +140,8 @@ class ConfigAdmin(AdminFamily):
 
     def describe_broker_configs(self, node_id: int, timeout: Timeout = None) -> dict[str, str | None]:
         """The configs of one broker, as that broker has them."""
-        limit = self._limit(timeout)
-        self._router.metadata((), deadline=limit)
-        return describe_broker_configs(self._router, node_id, limit)
+        entries = self.describe_configs(ConfigResource.broker(node_id), timeout)
+        return {name: entry.value for name, entry in entries.items()}
 
     def describe_configs(
         self,
@@ -240,6 +239,8 @@ def _changes(
 
 
 def _read(response: DescribeConfigsResponse, resource: ConfigResource) -> dict[str, ConfigEntry]:
+    if not response.results:
+        raise IncompleteResponseError(f"describing configs of {resource}: the broker's response lacks it")
     entries: dict[str, ConfigEntry] = {}
     for result in response.results:
         outcome = ItemResult(resource, result.error_code, result.error_message)

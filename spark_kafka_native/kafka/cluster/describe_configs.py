@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..errors import BrokerError
+from ..errors import BrokerError, IncompleteResponseError
 from ..protocol.api.configs import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -38,8 +38,11 @@ def describe_topic_configs(
 
 def describe_broker_configs(router: Router, node_id: int, deadline: Deadline | None = None) -> Configs:
     """Return the configs of one broker, as that broker has them; errors as `describe_topic_configs`."""
-    request = _build(BROKER_RESOURCE, [str(node_id)], None)
-    return _read(router.send_to(node_id, request, deadline))[str(node_id)]
+    name = str(node_id)
+    found = _read(router.send_to(node_id, _build(BROKER_RESOURCE, [name], None), deadline))
+    if name not in found:
+        raise IncompleteResponseError(f"describing configs of broker {name}: its response lacks them")
+    return found[name]
 
 
 def _build(kind: int, resources: Collection[str], names: Sequence[str] | None) -> DescribeConfigsRequest:

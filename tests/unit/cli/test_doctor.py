@@ -129,6 +129,28 @@ def test_a_kdc_may_listen_on_another_port(broker: MockBroker) -> None:
     assert found.status == "ok"
 
 
+@pytest.mark.parametrize(
+    ("kdc", "asked"),
+    [
+        ("[::1]:750", ("::1", 750)),
+        ("[::1]", ("::1", 88)),
+        ("::1", ("::1", 88)),
+        ("h", ("h", 88)),
+        ("h:750", ("h", 750)),
+    ],
+)
+def test_the_address_of_a_kdc_may_be_ipv6(
+    monkeypatch: pytest.MonkeyPatch, kdc: str, asked: tuple[str, int]
+) -> None:
+    made: list[tuple[str, int]] = []
+    connected = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(
+        kerberos_walk.socket, "create_connection", lambda address, _: made.append(address) or connected
+    )
+    (found,) = kerberos_walk._check_reachable("KDC of R", [kdc], 1.0)
+    assert (found.status, made) == ("ok", [asked])
+
+
 def test_a_broker_that_does_not_answer_is_one_finding(broker: MockBroker) -> None:
     client = config(broker)
     with socket.socket() as unused:

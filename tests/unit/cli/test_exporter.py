@@ -487,6 +487,15 @@ def test_a_live_view_fits_into_the_terminal(
     assert max(map(len, lines)) == 20
 
 
+@pytest.mark.parametrize("live", [True, False])
+def test_a_terminal_gets_no_control_characters_of_a_problem(
+    capfd: pytest.CaptureFixture[str], live: bool
+) -> None:
+    moment = ClusterMoment(at=1.0, problems=["group a\x1b[2Jb: refused"])
+    top._show(moment, moment, False, live)
+    assert "! group a\\x1b[2Jb: refused" in capfd.readouterr().out
+
+
 def test_a_look_waits_for_leaders_for_seconds_and_counts_all_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another look follows soon: one leader that stands still would make all that is seen too old."""
     ask, left_ms = offsets.try_offsets, list[float]()

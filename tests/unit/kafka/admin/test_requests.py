@@ -20,12 +20,14 @@ from spark_kafka_native.kafka.admin.groups import read_classic_group, read_consu
 from spark_kafka_native.kafka.admin.topics import NewTopic
 from spark_kafka_native.kafka.cluster import offsets, split_commit
 from spark_kafka_native.kafka.cluster.coordinators import ask_controller
+from spark_kafka_native.kafka.cluster.describe_configs import describe_broker_configs
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
     DeadlineExceededError,
+    IncompleteResponseError,
     KafkaError,
     OffsetOutOfRangeError,
     PartialAnswerError,
@@ -176,7 +178,12 @@ def test_a_broker_with_the_id_0_is_asked_itself(
 
     answer_all(cluster, MetadataRequest, counted_from_0)
     answer_all(cluster, IncrementalAlterConfigsRequest, altered)
-    answer_all(cluster, DescribeConfigsRequest, DescribeConfigsResponse(throttle_time_ms=0, results=[]))
+    described = DescribeConfigsResult(
+        error_code=ErrorCode.NONE, error_message=None, resource_type=4, resource_name="0", configs=[]
+    )
+    answer_all(
+        cluster, DescribeConfigsRequest, DescribeConfigsResponse(throttle_time_ms=0, results=[described])
+    )
     for _ in range(10):  # any broker would be asked at random
         admin.alter_configs(resource(0), {"x": "y"})
         admin.describe_configs(resource(0))
@@ -1499,6 +1506,20 @@ def test_a_description_of_configs_that_gets_lost_is_requested_again(resource: Co
         broker.on("DescribeConfigs").reply({"results": [{"configs": [{"name": "x", "value": "y"}]}]})
         assert admin.describe_configs(resource)["x"].value == "y"
         assert len(broker.asked("DescribeConfigs")) == 2
+
+
+def test_the_configs_of_a_broker_are_requested_again_and_have_to_be_there() -> None:
+    with MockBroker() as broker, Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
+        broker.on("DescribeConfigs", times=1).hang_up()
+        broker.on("DescribeConfigs", times=1).reply({"results": [{"configs": [{"name": "x", "value": "y"}]}]})
+        assert admin.describe_broker_configs(1) == {"x": "y"}
+        broker.on("DescribeConfigs", times=None).reply({"results": []})
+        with pytest.raises(IncompleteResponseError, match="describing configs of broker 1"):
+            admin.describe_broker_configs(1)
+        with pytest.raises(IncompleteResponseError, match="describing configs of broker 1"):
+            describe_broker_configs(admin.router, 1)
+        with pytest.raises(BrokerError, match="no such broker just now; there are 1"):
+            admin.describe_broker_configs(9)
 
 
 @pytest.mark.parametrize(
