@@ -231,9 +231,10 @@ class SharedCredential:
 
     def retire(self, credential: Any) -> None:
         """Log in again for the next context, unless that has been done since: ``credential`` has expired."""
-        with self._lock:
-            if self._credential is credential:
-                self._refresh_at = self._expires_at = 0.0
+        # Without the lock, which another thread holds throughout a login: with a KDC that does not answer, it
+        # would wait past its deadline. At worst there is one login more.
+        if self._credential is credential:
+            self._refresh_at = self._expires_at = 0.0
 
 
 _Key = tuple[str | None, str, str]

@@ -731,6 +731,30 @@ def test_a_credential_that_was_found_expired_does_not_serve_where_no_new_one_com
         shared.current()
 
 
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_credential_may_be_found_expired_while_another_one_is_fetched(succeeds: bool) -> None:
+    """The finder waited for a KDC that did not answer, without a limit."""
+    now, made = 0.0, ["first"]
+
+    def acquire() -> tuple[str, float]:
+        if made:
+            return made.pop(), 101.0
+        shared.retire("first")  # by another thread, at this moment
+        if not succeeds:
+            raise AuthenticationError("the KDC is gone")
+        return "second", 101.0
+
+    shared = SharedCredential(acquire, clock=lambda: now)
+    assert shared.current() == "first"
+    now = 99.0
+    if succeeds:
+        assert shared.current() == "second"
+        assert shared.current() == "second"
+    else:
+        with pytest.raises(AuthenticationError, match="the KDC is gone"):
+            shared.current()
+
+
 def test_a_login_is_that_of_its_configuration(
     library: ScriptedLibrary, security: SecurityConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
