@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,12 @@ from .java import jars, java_command
 
 # Bytes that test values leave alone: the tools print keys, values and headers as they are.
 _COLUMN, _LINE, _NULL = "\x1f", "\x1e\n", "\x1d"
+_FAILED = re.compile(
+    r"Error when sending message"
+    # A bare TimeoutException is the end that --timeout-ms asks for.
+    r"|terminating consumer process: *\n(?!org\.apache\.kafka\.common\.errors\.TimeoutException\n)"
+)
+"""What the tools log where they end with exit code 0 although they have failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +49,9 @@ def consume(
 ) -> list[ConsoleRecord]:
     """Everything in a topic, read by Kafka's console consumer; sorted by partition and offset.
 
-    It ends after ``max_records`` records, or when none came for ``timeout_ms``. Keys, values and headers
-    must not contain the bytes 0x1d, 0x1e and 0x1f. Raises `subprocess.CalledProcessError` with what the tool
-    said.
+    It ends after ``max_records`` records, or when none came for ``timeout_ms``: also from brokers that do not
+    answer. Keys, values and headers must not contain the bytes 0x1d, 0x1e and 0x1f. Raises
+    `subprocess.CalledProcessError` with what the tool said.
     """
     arguments = [
         *("--bootstrap-server", bootstrap_servers, "--topic", topic, "--from-beginning"),
@@ -71,7 +78,10 @@ def produce(
     compression: str = "none",
     producer_properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Write key-value pairs with Kafka's console producer; neither may contain a tab or a line's end."""
+    """Write key-value pairs with Kafka's console producer; neither may contain a tab or a line's end.
+
+    Raises `subprocess.CalledProcessError` with what the tool said, also if it could not write a record.
+    """
     lines = ["\t".join(_NULL if part is None else part for part in record) for record in records]
     arguments = [
         "--bootstrap-server",
@@ -95,10 +105,9 @@ def _run_tool(class_name: str, arguments: list[str], given: bytes = b"") -> byte
         command = [*java_command(Path(folder), jars()), "-Dfile.encoding=UTF-8", class_name, *arguments]
         ran = subprocess.run(command, input=given, capture_output=True, timeout=300)
     said = ran.stderr.decode(errors="replace")
-    # The consumer stops at the end of the topic with a TimeoutException, as its options demand.
-    if ran.returncode and "TimeoutException" not in said:
+    if ran.returncode or _FAILED.search(said):
         error = subprocess.CalledProcessError(
-            ran.returncode, [class_name, *arguments], ran.stdout, ran.stderr
+            ran.returncode or 1, [class_name, *arguments], ran.stdout, ran.stderr
         )
         error.add_note(said[-4000:])
         raise error

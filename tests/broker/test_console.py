@@ -49,3 +49,17 @@ def test_a_tool_that_fails_says_why():
     with pytest.raises(subprocess.CalledProcessError) as raised:
         consume("no-port-here", "t", timeout_ms=500)
     assert "no-port-here" in raised.value.__notes__[0]
+
+
+def test_a_record_that_was_not_written_is_an_error():
+    """The tool logs it, and ends with exit code 0."""
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        produce("127.0.0.1:1", "t", [("k", "v")], producer_properties={"max.block.ms": "300"})
+    assert "Topic t not present in metadata after 300 ms" in raised.value.__notes__[0]
+
+
+def test_a_topic_that_can_not_be_read_is_not_empty(kafka):
+    """The tool logs it, and ends with exit code 0."""
+    with pytest.raises(subprocess.CalledProcessError) as raised:
+        consume(kafka.bootstrap_servers, "no name of a topic!")
+    assert "InvalidTopicException" in raised.value.__notes__[0]
