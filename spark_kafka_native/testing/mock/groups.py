@@ -24,6 +24,7 @@ _LOOK_EVERY_S: Final = 0.05
 """How soon a waiting request notices that a member's session is over."""
 _FIRST_WITH_KEYS = 4  # of FindCoordinator
 _FIRST_WITH_ID_FIRST = 4  # of JoinGroup (KIP-394)
+_FIRST_WITH_SKIPPED = 9  # of JoinGroup: a leader that makes no assignment (KIP-814)
 _FIRST_WITH_MEMBERS = 3  # of LeaveGroup
 _FIRST_WITH_CODE = 2  # of OffsetFetch: one for the group
 _FIRST_WITH_GROUPS = 8  # of OffsetFetch
@@ -61,50 +62,77 @@ class ClassicGroup:
         """Member ids that were given out (KIP-394) and not used so far."""
         self._rebalance_ends = 0.0
 
-    def join(self, fields: Fields, client_id: str, *, id_first: bool) -> Fields:
-        """JoinGroup: waits for the other members."""
+    def join(self, fields: Fields, client_id: str, *, version: int) -> Fields:
+        """JoinGroup: waits for the other members, unless the generation stays as it is."""
         self._drop_silent_members()
-        member_id, instance_id = fields["member_id"], fields.get("group_instance_id")
-        if not member_id:
-            member_id = f"{client_id}-{uuid4()}"
-            if id_first and instance_id is None:
-                self._promised.add(member_id)
-                return {"error_code": ErrorCode.MEMBER_ID_REQUIRED, "member_id": member_id}
-            self._replace(instance_id)
-        elif self._is_fenced(member_id, instance_id):
-            return {"error_code": ErrorCode.FENCED_INSTANCE_ID, "member_id": member_id}
-        elif member_id not in self.members and member_id not in self._promised:
-            return {"error_code": ErrorCode.UNKNOWN_MEMBER_ID, "member_id": member_id}
+        own_id = fields["member_id"]
+        member_id = own_id or f"{client_id}-{uuid4()}"
+        former_id = own_id or self._holder(fields.get("group_instance_id"))
+        code = self._join_refusal(fields, former_id, version)
+        if code == ErrorCode.MEMBER_ID_REQUIRED:
+            self._promised.add(member_id)
+        if code:
+            return {"error_code": code, "member_id": member_id}
         self._promised.discard(member_id)
-        protocols = {one["name"]: one["metadata"] for one in fields["protocols"]}
-        others = [member.protocols for key, member in self.members.items() if key != member_id]
-        if not set(protocols).intersection(*others):
-            return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "member_id": member_id}
         self.protocol_type = fields["protocol_type"]
-        session_s = fields["session_timeout_ms"] / 1000
-        rebalance_s = fields.get("rebalance_timeout_ms", -1) / 1000
-        self.members[member_id] = ClassicGroupMember(
-            instance_id,
-            session_s,
-            rebalance_s if rebalance_s >= 0 else session_s,
-            self._now(),
-            protocols,
-            waits=True,
-        )
-        self._begin_rebalance()
-        return self._await_generation(member_id)
+        leader, former = self.leader, self._take_over(former_id, member_id)
+        member = self.members[member_id] = _member(fields, self._now())
+        if former is None or not self._keeps_generation(member_id, former, is_back=not own_id):
+            member.waits = True
+            self._begin_rebalance()
+            return self._await_generation(member_id)
+        member.assignment = former.assignment
+        answer = self._current(member_id)
+        if own_id:
+            return answer
+        if version < _FIRST_WITH_SKIPPED:  # as a follower: the assignment stays
+            return answer | {"leader": leader, "members": []}
+        return answer | {"skip_assignment": member_id == self.leader}
 
-    def _replace(self, instance_id: str | None) -> None:
-        """A static member is back under a new id."""
-        for key, member in list(self.members.items()):
-            if instance_id is not None and member.instance_id == instance_id:
-                del self.members[key]
+    def _join_refusal(self, fields: Fields, former_id: str, version: int) -> ErrorCode:
+        """Why a member may not join; ``former_id`` is the one that it has, or had before."""
+        own_id, instance_id = fields["member_id"], fields.get("group_instance_id")
+        if not own_id and instance_id is None and version >= _FIRST_WITH_ID_FIRST:
+            return ErrorCode.MEMBER_ID_REQUIRED
+        if own_id and self._is_fenced(own_id, instance_id):
+            return ErrorCode.FENCED_INSTANCE_ID
+        if own_id and own_id not in self.members and own_id not in self._promised:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        others = [member.protocols for key, member in self.members.items() if key != former_id]
+        if not {one["name"] for one in fields["protocols"]}.intersection(*others):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    def _holder(self, instance_id: str | None) -> str:
+        """The id of the member that is this instance; empty if there is none."""
+        held = (key for key, member in self.members.items() if member.instance_id == instance_id)
+        return "" if instance_id is None else next(held, "")
 
     def _is_fenced(self, member_id: str, instance_id: str | None) -> bool:
         """True if another member has taken this one's place (KIP-345)."""
-        return instance_id is not None and any(
-            member.instance_id == instance_id and key != member_id for key, member in self.members.items()
-        )
+        return self._holder(instance_id) not in ("", member_id)
+
+    def _take_over(self, former_id: str, member_id: str) -> ClassicGroupMember | None:
+        """Give a member that is back its new id; it, if there is one."""
+        if former_id and former_id != member_id:
+            self.members[member_id] = self.members.pop(former_id)
+            self.leader = member_id if self.leader == former_id else self.leader
+        return self.members.get(member_id)
+
+    def _keeps_generation(self, member_id: str, former: ClassicGroupMember, *, is_back: bool) -> bool:
+        """True if nothing changes for the others: a static member ``is_back`` under a new id (KIP-345), a
+        follower asks again, or a member does so that may have missed the answer.
+        """
+        if is_back:
+            return self.state == STABLE and self._choose_protocol() == self.protocol
+        is_same = list(self.members[member_id].protocols.items()) == list(former.protocols.items())
+        follows = self.state == STABLE and member_id != self.leader
+        return is_same and (follows or self.state == COMPLETING)
+
+    def _choose_protocol(self) -> str:
+        shared = set[str].intersection(*(set(member.protocols) for member in self.members.values()))
+        first = next(iter(self.members.values()))
+        return next(name for name in first.protocols if name in shared)
 
     def _begin_rebalance(self) -> None:
         if self.state != PREPARING:
@@ -126,6 +154,10 @@ class ClassicGroup:
             fenced = self._is_fenced(member_id, me.instance_id)
             code = ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.UNKNOWN_MEMBER_ID
             return {"error_code": code, "member_id": member_id}
+        return self._current(member_id)
+
+    def _current(self, member_id: str) -> Fields:
+        """The generation, as a member learns of it."""
         members = [
             {
                 "member_id": key,
@@ -146,9 +178,7 @@ class ClassicGroup:
     def _complete(self) -> None:
         """Start the next generation with all members that have joined; remove the others."""
         self.members = {key: member for key, member in self.members.items() if member.waits}
-        shared = set[str].intersection(*(set(member.protocols) for member in self.members.values()))
-        first = next(iter(self.members.values()))
-        self.protocol = next(name for name in first.protocols if name in shared)
+        self.protocol = self._choose_protocol()
         self.leader = self.leader if self.leader in self.members else next(iter(self.members))
         self.generation += 1
         self.state = COMPLETING
@@ -254,6 +284,19 @@ class ClassicGroup:
         self._changed.notify_all()
 
 
+def _member(fields: Fields, now: float) -> ClassicGroupMember:
+    """As it joins."""
+    session_s = fields["session_timeout_ms"] / 1000
+    rebalance_s = fields.get("rebalance_timeout_ms", -1) / 1000
+    return ClassicGroupMember(
+        fields.get("group_instance_id"),
+        session_s,
+        rebalance_s if rebalance_s >= 0 else session_s,
+        now,
+        {one["name"]: one["metadata"] for one in fields["protocols"]},
+    )
+
+
 def _generation(fields: Fields) -> int:
     """OffsetCommit has a name of its own for it."""
     return int(fields["generation_id" if "generation_id" in fields else "generation_id_or_member_epoch"])
@@ -310,9 +353,8 @@ class GroupCoordinator:
         code = self._not_here(call)
         if code is not None:
             return {"error_code": code, "member_id": call.fields["member_id"]}
-        id_first = call.version >= _FIRST_WITH_ID_FIRST
         group = self.group(call.fields["group_id"])
-        return group.join(call.fields, call.request.client_id or "member", id_first=id_first)
+        return group.join(call.fields, call.request.client_id or "member", version=call.version)
 
     def sync_group(self, call: Call) -> Fields:
         """SyncGroup."""

@@ -40,7 +40,7 @@ class Member:
         self.session_ms, self.instance_id = session_ms, instance_id
         self.member_id, self.generation = "", -1
 
-    def join(self, *protocols: str, rebalance_ms: int = LONG_MS) -> dict[str, Any]:
+    def join(self, *protocols: str, rebalance_ms: int = LONG_MS, version: int = 7) -> dict[str, Any]:
         """JoinGroup, once more with the id that it is given; the answer to the last."""
         told: dict[str, Any] = {"error_code": ErrorCode.MEMBER_ID_REQUIRED}
         while told["error_code"] == ErrorCode.MEMBER_ID_REQUIRED:
@@ -55,7 +55,7 @@ class Member:
                     "protocol_type": "consumer",
                     "protocols": [{"name": one, "metadata": one.encode()} for one in protocols or ["range"]],
                 },
-                7,
+                version,
             )
             self.member_id = told["member_id"]
         self.generation = told["generation_id"]
@@ -200,7 +200,7 @@ def test_requests_of_a_member_keep_it_in() -> None:
         "rebalance_timeout_ms": 60_000,
     }
     with changed:
-        joined = group.join(asked, "c", id_first=False)
+        joined = group.join(asked, "c", version=3)
         me = {key: joined[key] for key in ("member_id", "generation_id")}
         given = [{"member_id": one, "assignment": b"all"} for one in ("left-meanwhile", me["member_id"])]
         assert group.sync(me | {"assignments": given})["assignment"] == b"all"
@@ -275,6 +275,81 @@ def test_a_second_member_of_the_same_instance_fences_the_first(broker: MockBroke
         assert refused == [ErrorCode.FENCED_INSTANCE_ID] * 5
         second.sync(**{second.member_id: b"all"})
         assert second.commit(**own) == second.ask("Heartbeat", 3, **own)["error_code"] == ErrorCode.NONE
+
+
+@pytest.fixture
+def static(broker: MockBroker, one: Member) -> Iterator[Member]:
+    """A static member, which follows ``one`` in a stable group."""
+    with closing(Member(broker, instance_id="i")) as member:
+        one.join()
+        thread, _ = member.later()
+        while one.heartbeat() == ErrorCode.NONE:
+            pass
+        one.join()
+        thread.join(WITHIN_S)
+        one.sync(**{one.member_id: b"1", member.member_id: b"2"})
+        member.sync()
+        yield member
+
+
+def test_a_static_member_that_restarts_has_its_generation_and_assignment(static: Member, one: Member) -> None:
+    """KIP-345."""
+    generation, former = static.generation, static.member_id
+    static.member_id = ""
+    told = static.join()
+    assert (told["generation_id"], told["leader"], told["members"]) == (generation, one.member_id, [])
+    assert static.member_id != former
+    assert static.sync()["assignment"] == b"2"
+    assert one.heartbeat() == static.heartbeat() == ErrorCode.NONE
+    static.member_id = former
+    assert static.ask("Heartbeat", 3, group_instance_id="i")["error_code"] == ErrorCode.FENCED_INSTANCE_ID
+
+
+@pytest.mark.parametrize("version", [7, 9])
+def test_a_static_leader_that_restarts_makes_no_assignment(static: Member, one: Member, version: int) -> None:
+    """KIP-814; before, it takes itself for a follower."""
+    assert one.ask("LeaveGroup", 2)["error_code"] == ErrorCode.NONE
+    static.join()
+    static.sync(**{static.member_id: b"all"})
+    generation, former, static.member_id = static.generation, static.member_id, ""
+    told = static.join(version=version)
+    assert told["generation_id"] == generation
+    if version == 9:
+        assert (told["leader"], told["skip_assignment"]) == (static.member_id, True)
+        assert [member["member_id"] for member in told["members"]] == [static.member_id]
+    else:
+        assert (told["leader"], told["members"]) == (former, [])
+    assert static.sync()["assignment"] == b"all"
+
+
+def test_a_static_member_that_restarts_with_another_protocol_begins_a_generation(
+    static: Member, one: Member
+) -> None:
+    assert one.ask("LeaveGroup", 2)["error_code"] == ErrorCode.NONE
+    static.join("range")
+    static.sync()
+    generation, static.member_id = static.generation, ""
+    assert static.join("sticky")["generation_id"] == generation + 1
+
+
+def test_a_follower_that_joins_again_unchanged_has_its_generation(static: Member, one: Member) -> None:
+    generation = static.generation
+    assert static.join()["generation_id"] == generation
+    assert static.sync()["assignment"] == b"2"
+    assert one.heartbeat() == ErrorCode.NONE
+    thread, _ = one.later()  # of a leader it is a rebalance: what it assigns may have changed
+    while static.heartbeat() == ErrorCode.NONE:
+        pass
+    static.join()
+    thread.join(WITHIN_S)
+    assert one.generation == static.generation == generation + 1
+
+
+def test_a_member_that_missed_the_answer_to_its_join_has_it_again(one: Member) -> None:
+    generation = one.join()["generation_id"]
+    again = one.join()
+    assert again["generation_id"] == generation
+    assert [member["member_id"] for member in again["members"]] == [one.member_id]
 
 
 def test_a_join_that_waits_is_fenced_when_its_instance_joins_again(broker: MockBroker) -> None:
