@@ -389,7 +389,9 @@ class GroupCoordinator:
         return {"members": members}
 
     def list_groups(self, call: Call) -> Fields:
-        """ListGroups."""
+        """ListGroups: those that the asked broker coordinates."""
+        if call.request.node_id != self._cluster.coordinator:
+            return {"groups": []}
         states = {one.lower() for one in call.fields.get("states_filter", ())}
         types = {one.lower() for one in call.fields.get("types_filter", ())}
         groups = [

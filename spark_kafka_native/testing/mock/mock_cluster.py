@@ -336,7 +336,7 @@ def describe_configs(cluster: MockCluster, call: Call) -> Fields:
                     "documentation": None,
                 }
                 for name, value in values.items()
-                if wanted is None or name in wanted
+                if not wanted or name in wanted
             ]
         }
 

@@ -81,11 +81,9 @@ class TransactionCoordinator:
         transaction.
         """
         transactional_id = call.fields["transactional_id"]
-        known, epoch = call.fields.get("producer_id", -1), call.fields.get("producer_epoch", -1)
         if transactional_id is None:
-            if known >= 0 and epoch < _LAST_EPOCH:
-                return {"producer_id": known, "producer_epoch": epoch + 1}
             return {"producer_id": next(self._producer_ids), "producer_epoch": 0}
+        known, epoch = call.fields.get("producer_id", -1), call.fields.get("producer_epoch", -1)
         if call.request.node_id != self._cluster.coordinator:
             return {"error_code": ErrorCode.NOT_COORDINATOR, "producer_id": -1, "producer_epoch": -1}
         own = self.by_id.get(transactional_id)

@@ -413,6 +413,17 @@ def test_groups_of_the_states_and_types_that_are_asked_for_are_listed(
     assert sorted(group["group_id"] for group in groups) == found
 
 
+def test_a_broker_lists_the_groups_that_it_coordinates(broker: MockBroker, one: Member) -> None:
+    def listed(peer: Peer) -> list[str]:
+        return [group["group_id"] for group in peer.ask("ListGroups", {}, 4)["groups"]]
+
+    one.join()
+    with closing(Peer(broker.bootstrap_servers.split(",")[1])) as other:
+        assert (listed(one.peer), listed(other)) == (["g"], [])
+        broker.stop(1)
+        assert listed(other) == ["g"]
+
+
 def test_all_that_is_committed(broker: MockBroker, one: Member) -> None:
     broker.create_topic("b")
     alone = {"member_id": "", "generation_id_or_member_epoch": -1}
