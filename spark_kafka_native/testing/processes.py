@@ -35,12 +35,14 @@ _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 class Guard:
     """Owns a temporary folder and every process started through it.
 
-    All of it ends with `close` or with this process, whichever comes first. Safe to use from several threads.
+    All of it ends with `close` or with this process, whichever comes first. Safe to use from several threads;
+    a signal handler may close it.
     """
 
     def __init__(self, prefix: str = "spark-kafka-native-") -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._commands = 0
+        self._received = b""
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(_ANSWER_S)
         script = str(Path(__file__).with_name("guard_process.py"))
@@ -53,7 +55,6 @@ class Guard:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._reader = self._socket.makefile("r", encoding="utf-8")
         self.folder = Path(self._receive()["folder"])
         self.pid = self._process.pid
 
@@ -76,13 +77,15 @@ class Guard:
         return GuardedProcess(self, answer["pid"])
 
     def close(self) -> None:
-        """Kill every process, remove the folder; returns when both are gone. Harmless when repeated."""
+        """Kill every process, remove the folder; returns when both are gone. Harmless when repeated.
+
+        Called by a signal handler, it ends a command that waits for its answer with a `GuardError`.
+        """
         with self._lock:
             if self._socket.fileno() < 0:
                 return
             with suppress(OSError):  # it died before; its children died with it
                 self._socket.sendall(b'{"verb": "close"}\n')
-            self._reader.close()
             self._socket.close()
         self._await_end()
         shutil.rmtree(self.folder, ignore_errors=True)  # done already, unless the guard was killed
@@ -117,14 +120,19 @@ class Guard:
 
     def _receive(self) -> dict[str, Any]:
         try:
-            line = self._reader.readline()
+            while b"\n" not in self._received:
+                part = self._socket.recv(1 << 16)
+                if not part:
+                    break
+                self._received += part
         except TimeoutError as error:
             raise GuardError(
                 f"the guard process {self._process.pid} gave no answer for {_ANSWER_S:g} s"
             ) from error
-        except OSError:  # reset: it was killed with a command of ours unread
-            line = ""
-        if not line:
+        except OSError:  # it was killed with a command of ours unread, or a signal handler has closed it
+            pass
+        line, end, self._received = self._received.partition(b"\n")
+        if not end:
             raise GuardError(f"the guard process {self._process.pid} is gone, and what it ran with it")
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -140,6 +140,29 @@ def test_environment_and_folder_of_a_process(guard):
     assert output.read_text() == f"{guard.folder} b False\n"
 
 
+def test_a_signal_handler_may_close_it_while_a_command_waits_for_its_answer(guard, monkeypatch):
+    process = guard.start(SLEEPER, output=guard.folder / "output")
+    os.kill(guard.pid, signal.SIGSTOP)  # it answers nothing
+
+    def close(*_):
+        os.kill(guard.pid, signal.SIGCONT)
+        guard.close()
+
+    def receive():
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        return Guard._receive(guard)
+
+    monkeypatch.setattr(guard, "_receive", receive)
+    former = signal.signal(signal.SIGALRM, close)
+    try:
+        with pytest.raises(GuardError, match=f"guard process {guard.pid} is gone"):
+            _ = process.returncode
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    assert not alive(process.pid)
+    assert not guard.folder.exists()
+
+
 def test_a_closed_guard_says_so(guard):
     guard.close()
     with pytest.raises(GuardError, match="closed"):
