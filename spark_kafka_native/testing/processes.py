@@ -43,6 +43,7 @@ class Guard:
         self._lock = threading.RLock()
         self._commands = 0
         self._received = b""
+        self._owner = os.getpid()
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(_ANSWER_S)
         script = str(Path(__file__).with_name("guard_process.py"))
@@ -79,8 +80,12 @@ class Guard:
     def close(self) -> None:
         """Kill every process, remove the folder; returns when both are gone. Harmless when repeated.
 
-        Called by a signal handler, it ends a command that waits for its answer with a `GuardError`.
+        Called by a signal handler, it ends a command that waits for its answer with a `GuardError`. In a
+        fork it closes the fork's end alone: the processes are the parent's.
         """
+        if os.getpid() != self._owner:  # before the lock, which a thread of the parent may have held
+            self._socket.close()
+            return
         with self._lock:
             if self._socket.fileno() < 0:
                 return

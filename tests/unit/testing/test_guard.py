@@ -163,6 +163,19 @@ def test_a_signal_handler_may_close_it_while_a_command_waits_for_its_answer(guar
     assert not guard.folder.exists()
 
 
+def test_a_fork_that_closes_it_ends_nothing(guard):
+    process = guard.start(SLEEPER, output=guard.folder / "output")
+    child = os.fork()
+    if child == 0:
+        try:
+            guard.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert process.returncode is None
+    assert guard.folder.exists()
+
+
 def test_a_closed_guard_says_so(guard):
     guard.close()
     with pytest.raises(GuardError, match="closed"):
