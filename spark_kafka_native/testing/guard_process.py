@@ -37,7 +37,11 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     parent = int(sys.argv[1])
-    folder = tempfile.mkdtemp(prefix=sys.argv[2])
+    try:
+        folder = tempfile.mkdtemp(prefix=sys.argv[2])
+    except OSError as error:
+        _answer({"error": f"no temporary folder can be made: {error}"})
+        return
     try:
         _answer({"folder": folder})
         _serve(parent)

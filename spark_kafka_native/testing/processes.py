@@ -56,7 +56,12 @@ class Guard:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self.folder = Path(self._receive()["folder"])
+        answer = self._receive()
+        if "error" in answer:
+            self._socket.close()
+            self._process.wait(_ANSWER_S)
+            raise GuardError(answer["error"])
+        self.folder = Path(answer["folder"])
         self.pid = self._process.pid
 
     def start(

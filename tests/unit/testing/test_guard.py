@@ -176,6 +176,11 @@ def test_a_fork_that_closes_it_ends_nothing(guard):
     assert guard.folder.exists()
 
 
+def test_a_folder_that_can_not_be_made():
+    with pytest.raises(GuardError, match=r"no temporary folder can be made: .*File name too long"):
+        Guard("x" * 300)
+
+
 def test_a_closed_guard_says_so(guard):
     guard.close()
     with pytest.raises(GuardError, match="closed"):
