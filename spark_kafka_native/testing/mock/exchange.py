@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from ...kafka.error_code import ErrorCode
@@ -178,7 +179,7 @@ class Exchange:
             if body is None:
                 return Outgoing(b"", Then.CLOSE if any(one.is_hang_up for one in faults) else Then.NEXT)
             whole = _frame(request, spec, body)
-        return _spoil(whole, faults)
+        return _spoil(whole, faults, self.closed)
 
     def _read(self, frame: bytes, node_id: int, connection: int) -> tuple[MockRequest, MessageSpec]:
         reader = MessageReader(frame)
@@ -304,11 +305,12 @@ def _sized(frame: bytes) -> bytes:
     return struct.pack(">i", len(frame)) + frame
 
 
-def _spoil(frame: bytes, faults: list[Effect]) -> Outgoing:
-    """The frame as it leaves the broker."""
+def _spoil(frame: bytes, faults: list[Effect], closed: threading.Event) -> Outgoing:
+    """The frame as it leaves the broker; its pauses end when that is ``closed``."""
     then = Then.NEXT
     spoilt = bytearray(frame)
-    pieces = next((fault.pieces for fault in faults if fault.pieces is not None), None)
+    slowed = next((fault.pieces for fault in faults if fault.pieces is not None), None)
+    pieces = slowed and (slowed[0], partial(closed.wait, slowed[1]))
     for fault in faults:
         for byte in fault.spoilt:
             spoilt[byte if byte < 0 else _LENGTH + byte] ^= 0xFF

@@ -9,7 +9,6 @@ import socket
 import ssl
 import struct
 import threading
-import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -35,8 +34,8 @@ class Outgoing(NamedTuple):
 
     data: bytes
     then: Then = Then.NEXT
-    pieces: tuple[int, float] | None = None
-    """Send this number of bytes at a time, and wait for this number of seconds after each."""
+    pieces: tuple[int, Callable[[], object]] | None = None
+    """Send this number of bytes at a time, and call this after each: it waits."""
 
 
 Serve = Callable[[bytes, int, int], Outgoing]
@@ -172,10 +171,10 @@ def _send(sock: socket.socket, outgoing: Outgoing) -> None:
     if outgoing.pieces is None:
         sock.sendall(outgoing.data)
         return
-    piece, pause_s = outgoing.pieces
+    piece, pause = outgoing.pieces
     for at in range(0, len(outgoing.data), piece):
         sock.sendall(outgoing.data[at : at + piece])
-        time.sleep(pause_s)
+        pause()
 
 
 def _bind(port: int) -> socket.socket:

@@ -139,6 +139,18 @@ def test_a_gate_that_stays_shut_does_not_hold_up_the_end() -> None:
         broker.wait_for("ListGroups")
 
 
+def test_a_pause_within_an_answer_does_not_hold_up_the_end() -> None:
+    broker = MockBroker()
+    broker.on("ListGroups").dribble(1, 600)
+    with closing(Peer(broker.bootstrap_servers)) as peer:
+        peer.send("ListGroups", {}, 4)
+        assert len(peer.read(1)) == 1
+        closed = threading.Thread(target=broker.close, daemon=True)
+        closed.start()
+        closed.join(WITHIN_S)
+        assert not closed.is_alive()
+
+
 def test_bytes_to_corrupt_are_counted_from_behind_the_length(broker: MockBroker, peer: Peer) -> None:
     for byte, correlation_id in ((0, b"\xff\0\0\7"), (3, b"\0\0\0\xf8")):
         broker.on("ListGroups").corrupt(byte)
