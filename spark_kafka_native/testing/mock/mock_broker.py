@@ -79,8 +79,12 @@ class MockBroker:
             node_id: Listener(node_id, self.cluster, self._exchange.serve, tls, socket_buffer_bytes)
             for node_id in range(1, brokers + 1)
         }
-        for node_id in self._listeners:
-            self.start(node_id)
+        try:
+            for node_id in self._listeners:
+                self.start(node_id)
+        except BaseException:
+            self._end()
+            raise
 
     def __enter__(self) -> Self:
         return self

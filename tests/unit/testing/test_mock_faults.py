@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import socket
 import ssl
@@ -9,7 +10,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -20,6 +21,7 @@ from support.brokers.framed_client import WITHIN_S, Peer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.testing import Effect, MockBroker
 from spark_kafka_native.testing.mock.groups import ClassicGroupMember
+from spark_kafka_native.testing.mock.listener import Listener
 from spark_kafka_native.testing.mock.message_spec import message_specs
 from spark_kafka_native.testing.mock.script import MockRequest
 
@@ -516,6 +518,25 @@ def test_it_closes_though_a_handshake_waits() -> None:
         closed.join(WITHIN_S)
         assert not closed.is_alive()
         assert silent.read(1) == b""
+
+
+def test_brokers_of_which_one_can_not_listen_leave_none_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Listener] = []
+
+    def start(listener: Listener, number: Callable[[], int]) -> None:
+        if listener.node_id == 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        started.append(listener)
+        real(listener, number)
+
+    real = Listener.start
+    monkeypatch.setattr(Listener, "start", start)
+    with pytest.raises(OSError, match="Too many open files"):
+        MockBroker(3)
+    assert [listener.is_listening for listener in started] == [False, False]
+    for listener in started:
+        with pytest.raises(ConnectionRefusedError):
+            Peer(f"127.0.0.1:{listener.port}")
 
 
 def test_a_broker_that_is_stopped_keeps_its_port(broker: MockBroker) -> None:
