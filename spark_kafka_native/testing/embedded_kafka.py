@@ -40,6 +40,7 @@ from .errors import BrokerStartError
 from .processes import EmbeddedService, Guard, GuardedProcess, free_ports, is_free
 
 _START_TRIES = 3  # a port that was free when we looked may be taken by the time the broker binds it
+_LAST_PORT: Final = 65_535
 
 ACLS: Final[Mapping[str, str]] = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -81,6 +82,9 @@ class EmbeddedKafka(EmbeddedService):
         if brokers not in (1, 3):
             raise ValueError(f"brokers must be 1 or 3 (a quorum), not {brokers}")
         self.listeners = check_listeners(listeners)
+        highest = _LAST_PORT + 1 - brokers * len(self.listeners)
+        if port is not None and port > highest:
+            raise ValueError(f"port is {port}: the first of these listeners has at most {highest}")
         self.users = check_users({"alice": "alice-secret"} if users is None else users)
         self.certificates: Certificates | None = None
         self.cluster_id = random_id()

@@ -193,10 +193,13 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 def is_free(host: str, port: int) -> bool:
-    """True if ``port`` (0 to 65535) of ``host`` can be bound now."""
+    """True if a server can listen on ``port`` (0 to 65535) of ``host`` now."""
     with socket.socket() as probe:
+        # As servers do: connections of one that has ended hold its port for a minute (TIME_WAIT) otherwise.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
+            probe.listen()
         except OSError:
             return False
     return True
