@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import urllib.request
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -65,16 +65,33 @@ def test_a_registry_that_accepts_connections_and_does_not_answer_is_an_error(
     java.parent.mkdir()
     java.write_text(JAVA)
     java.chmod(0o755)
-    urlopen = urllib.request.urlopen
-
-    def sooner(url: str, *, timeout: float) -> Any:
-        return urlopen(url, timeout=timeout / 1_000)
-
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(urllib.request, "urlopen", sooner)
+    monkeypatch.setattr(embedded_registry, "_ANSWER_S", 0.01)
     monkeypatch.setattr(embedded_registry, "registry_application", lambda: tmp_path)
     monkeypatch.setattr(embedded_registry, "_START_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(embedded_registry, "free_ports", lambda _: [silent.getsockname()[1]])
         with pytest.raises(BrokerStartError, match="the schema registry did not answer within 0 s"):
             EmbeddedRegistry().start()
+
+
+def test_a_registry_is_asked_past_the_proxy(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Subjects(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    registry = EmbeddedRegistry()
+    registry._guard = guard
+    with HTTPServer(("127.0.0.1", 0), Subjects) as server:
+        registry._port = server.server_port
+        serving = threading.Thread(target=server.handle_request, daemon=True)
+        serving.start()
+        assert registry._answers()
+        serving.join()
