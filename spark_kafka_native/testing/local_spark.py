@@ -51,6 +51,8 @@ class StandaloneSpark:
         self.workers: list[GuardedProcess] = []
 
     def __enter__(self) -> StandaloneSpark:
+        if self._guard is not None:
+            raise RuntimeError("this StandaloneSpark is already running")
         find_java()  # its message says more than Spark's scripts do
         # The driver names the workers' Python, and takes its name from nowhere but this variable.
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -97,6 +99,7 @@ class StandaloneSpark:
             guard.close()
 
     def _start(self, guard: Guard) -> None:
+        self.workers = []
         port, master_ui, *worker_uis = free_ports(2 + len(self._hosts))
         self._master_url = f"spark://{_HOST}:{port}"
         arguments = ["--host", _HOST, "--port", str(port), "--webui-port", str(master_ui)]

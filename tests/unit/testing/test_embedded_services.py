@@ -1,4 +1,4 @@
-"""Embedded servers with stand-ins for their Java programs: starts that do not succeed."""
+"""Embedded servers with stand-ins for their Java programs: how they start, and fail to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from spark_kafka_native.testing import BrokerStartError, EmbeddedRegistry, embedded_registry
+from spark_kafka_native.testing import (
+    BrokerStartError,
+    EmbeddedRegistry,
+    StandaloneSpark,
+    embedded_registry,
+    local_spark,
+)
 from spark_kafka_native.testing.broker_files import STARTED, Ports
 from spark_kafka_native.testing.embedded_kafka import EmbeddedBroker
 from spark_kafka_native.testing.processes import Guard
@@ -29,6 +35,12 @@ if [ "$1" = -version ]; then
 else
     exec sleep 600
 fi
+"""
+
+SPARK = """#!/bin/sh
+echo "I have been elected leader"
+echo "Successfully registered with master"
+exec sleep 600
 """
 
 
@@ -95,3 +107,19 @@ def test_a_registry_is_asked_past_the_proxy(guard: Guard, monkeypatch: pytest.Mo
         serving.start()
         assert registry._answers()
         serving.join()
+
+
+def test_a_spark_that_has_ended_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "spark-class"
+    program.parent.mkdir()
+    program.write_text(SPARK)
+    program.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")  # set by the start, and to be as it was
+    monkeypatch.setattr(local_spark, "find_java", lambda: None)
+    monkeypatch.setattr(local_spark, "_spark_home", lambda: tmp_path)
+    spark = StandaloneSpark(2)
+    for _ in range(2):
+        with spark:
+            assert len(spark.workers) == 2
+            with pytest.raises(RuntimeError, match="this StandaloneSpark is already running"):
+                spark.__enter__()
