@@ -107,9 +107,11 @@ class EmbeddedKafka(EmbeddedService):
     def close(self) -> None:
         """Kill every broker and remove their folder. Harmless when repeated."""
         self._brokers = {}
-        super().close()
-        if self.kdc is not None:
-            self.kdc.close()
+        try:
+            super().close()
+        finally:
+            if self.kdc is not None:
+                self.kdc.close()
 
     @property
     def brokers(self) -> tuple[EmbeddedBroker, ...]:
@@ -165,16 +167,20 @@ class EmbeddedKafka(EmbeddedService):
         config: Mapping[str, object] | None = None,
     ) -> str:
         """Create a topic, wait until every partition has a leader, and return its name."""
-        internal = ",".join(f"{HOST}:{broker.ports.internal}" for broker in self._brokers.values())
-        create_topic(internal, name, partitions, replication_factor=replication_factor, config=config)
+        create_topic(
+            self._internal_servers(), name, partitions, replication_factor=replication_factor, config=config
+        )
         return name
 
     def allow(self, user: str, operation: str, resource: str, name: str) -> None:
         """Let ``user`` do ``operation`` to a topic, group, cluster or transactional_id; see
         `ACLS`.
         """
-        internal = ",".join(f"{HOST}:{broker.ports.internal}" for broker in self._brokers.values())
-        allow(internal, user, operation, resource, name)
+        allow(self._internal_servers(), user, operation, resource, name)
+
+    def _internal_servers(self) -> str:
+        self._running_guard()
+        return ",".join(f"{HOST}:{broker.ports.internal}" for broker in self._brokers.values())
 
     def _start(self, guard: Guard) -> None:
         image = broker_image()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -145,6 +146,7 @@ class EmbeddedKdc(EmbeddedService):
                 stderr=output,
                 text=True,
                 bufsize=1,
+                start_new_session=True,  # Ctrl-C does not reach it, as it does not reach the brokers
             )
         said = self._answer(self._process, _START_S)
         if said != "ready":
@@ -155,10 +157,11 @@ class EmbeddedKdc(EmbeddedService):
         with self._lock:
             if self._process is None or self._process.stdin is None:
                 raise RuntimeError("this EmbeddedKdc is not running")
-            self._process.stdin.write("\t".join(words) + "\n")
+            with suppress(BrokenPipeError):  # it has ended, and gives no answer
+                self._process.stdin.write("\t".join(words) + "\n")
             said = self._answer(self._process, _START_S)
         if said != "done":
-            raise RuntimeError(f"the KDC refused: {said}")
+            raise RuntimeError(f"the KDC refused: {said}" if said else "the KDC has ended")
 
     @staticmethod
     def _answer(process: subprocess.Popen[str], timeout_s: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,12 @@ import pytest
 
 from spark_kafka_native.testing import (
     BrokerStartError,
+    EmbeddedKafka,
+    EmbeddedKdc,
     EmbeddedRegistry,
+    GuardError,
     StandaloneSpark,
+    embedded_kdc,
     embedded_registry,
     local_spark,
 )
@@ -123,3 +128,49 @@ def test_a_spark_that_has_ended_starts_again(tmp_path: Path, monkeypatch: pytest
             assert len(spark.workers) == 2
             with pytest.raises(RuntimeError, match="this StandaloneSpark is already running"):
                 spark.__enter__()
+
+
+@pytest.fixture
+def kdc(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedKdc]:
+    """A stand-in that starts, and answers nothing."""
+    monkeypatch.setattr(embedded_kdc, "kdc_jars", list)
+    monkeypatch.setattr(
+        embedded_kdc, "java_command", lambda *_: ["/bin/sh", "-c", "echo ready; cat > /dev/null"]
+    )
+    with EmbeddedKdc() as kdc:
+        yield kdc
+
+
+def test_a_kdc_that_has_ended_says_so(kdc: EmbeddedKdc) -> None:
+    assert kdc._process is not None
+    kdc._process.kill()
+    kdc._process.wait()
+    with pytest.raises(RuntimeError, match="the KDC has ended"):
+        kdc.keytab("alice")
+
+
+def test_ctrl_c_does_not_reach_a_kdc(kdc: EmbeddedKdc) -> None:
+    """A terminal sends it to the processes of its session."""
+    assert kdc._process is not None
+    assert os.getsid(kdc._process.pid) != os.getsid(0)
+
+
+def test_a_kdc_ends_though_the_brokers_do_not() -> None:
+    def hang() -> None:
+        raise GuardError("it had not ended")
+
+    closed: list[str] = []
+    kafka = EmbeddedKafka()
+    kafka._guard = SimpleNamespace(close=hang)  # type: ignore[assignment]
+    kafka.kdc = SimpleNamespace(close=lambda: closed.append("kdc"))  # type: ignore[assignment]
+    with pytest.raises(GuardError, match="it had not ended"):
+        kafka.close()
+    assert closed == ["kdc"]
+
+
+def test_a_cluster_that_does_not_run_has_no_topics_and_grants() -> None:
+    kafka = EmbeddedKafka()
+    with pytest.raises(RuntimeError, match="this EmbeddedKafka is not running"):
+        kafka.create_topic("t")
+    with pytest.raises(RuntimeError, match="this EmbeddedKafka is not running"):
+        kafka.allow("alice", "read", "topic", "t")
