@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
 
 from ..kafka.config.client_config import ClientConfig, ConsumerConfig, configs_from
 from ..kafka.config.properties import Properties
-from ..kafka.config.properties_file import parse_properties
 from ..kafka.error_code import ErrorCode
 from ..kafka.errors import BrokerError, ConfigError, KafkaError
 from ..kafka.model import TopicPartition
@@ -169,8 +168,10 @@ def _environment_file() -> Path | None:
 
 
 def _file_properties(file: Path, source: str) -> dict[str, str]:
+    from ..kafka.security.config_providers import read_properties  # late: most commands read no file
+
     try:
-        return parse_properties(file.read_bytes())
+        return read_properties(file.read_bytes())
     except OSError as error:
         raise ConfigError(f"{source}: {file} can't be read: {error.strerror}") from None
 

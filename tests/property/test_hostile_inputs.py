@@ -26,7 +26,6 @@ from spark_kafka_native.cli.produce import InputError, record_from_json
 from spark_kafka_native.cli.record_lines import parse_format
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig, ProducerConfig
 from spark_kafka_native.kafka.config.jaas import parse_jaas
-from spark_kafka_native.kafka.config.properties_file import parse_properties
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import ConfigError, KafkaError, ProtocolError
 from spark_kafka_native.kafka.group.assignors import (
@@ -44,6 +43,7 @@ from spark_kafka_native.kafka.protocol.consumer_protocol import (
     write_versioned,
 )
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security.config_providers import read_properties
 from spark_kafka_native.kafka.security.oidc import _read_answer
 from spark_kafka_native.kafka.security.sasl import OAuthBearer, Scram
 from spark_kafka_native.kafka.security.tokens import TokenSource
@@ -105,7 +105,7 @@ def jwt(text: str) -> None:
 def properties(text: str) -> None:
     for content in (text, text.encode(errors="surrogatepass"), text.encode("utf-16", errors="surrogatepass")):
         with contextlib.suppress(ConfigError):
-            found = parse_properties(content)
+            found = read_properties(content)
             for config in (ClientConfig, ConsumerConfig, ProducerConfig):
                 with contextlib.suppress(ConfigError):
                     config.from_properties(found)

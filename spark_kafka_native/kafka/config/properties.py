@@ -27,6 +27,11 @@ def text(text: str) -> str:
     return text
 
 
+def text_or_reference(text: str) -> str:
+    """A property that is any text, or a reference, which is resolved where it is used."""
+    return text
+
+
 def boolean(text: str) -> bool:
     """A property that is ``true`` or ``false``. Raises ValueError."""
     try:

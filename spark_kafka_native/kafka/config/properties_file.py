@@ -5,26 +5,28 @@ out.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from ..errors import ConfigError
+from .secret import is_reference
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}:]{0,100}):([^{}]{0,1000})\}")
 
 
-def parse_properties(content: str | bytes) -> dict[str, str]:
+def parse_properties(content: str | bytes, referred: Callable[[str, str], str]) -> dict[str, str]:
     """Names and values, by the rules of ``java.util.Properties``: comments, continued lines, escapes.
 
-    Bytes are UTF-8 (with or without a byte order mark), or else ISO-8859-1. The value ``${env:NAME}`` becomes
-    the reference ``env:NAME``; Kafka's other config providers are a `ConfigError`, which names the property
-    and shows no value.
+    Bytes are UTF-8 (with or without a byte order mark), or else ISO-8859-1. For the value ``${env:NAME}``
+    stands ``referred(property, "env:NAME")``; Kafka's other config providers are a `ConfigError`, which names
+    the property and shows no value.
     """
     found: dict[str, str] = {}
     for line in _logical_lines(content if isinstance(content, str) else _decoded(content)):
         name, value = _split(line)
-        found[name] = _resolvable(name, value)
+        reference = _reference(name, value)
+        found[name] = value if reference is None else referred(name, reference)
     return found
 
 
@@ -85,13 +87,15 @@ def _unescaped(text: str) -> str:
     return "".join(letters).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _resolvable(name: str, value: str) -> str:
+def _reference(name: str, value: str) -> str | None:
     placeholder = _PLACEHOLDER.search(value)
     if placeholder is None:
-        return value
-    if placeholder.group(1) == "env" and placeholder.group(0) == value.strip():
-        return f"env:{placeholder.group(2)}"
+        return None
+    reference = f"env:{placeholder.group(2)}"
+    whole = placeholder.group(0) == value.strip()
+    if placeholder.group(1) == "env" and whole and is_reference(reference):
+        return reference
     raise ConfigError(
-        f"{name}: Kafka's configuration providers are not known here; write env:NAME or file:/path for "
-        f"the whole value"
+        f"{name}: of Kafka's configuration providers only ${{env:NAME}} is known here, as the whole value, "
+        f"with letters, digits and _ in NAME (a password may also be file:/path)"
     )

@@ -30,7 +30,7 @@ from .jaas import (
     without_shading,
 )
 from .kerberos_login import kerberos_login
-from .properties import Properties, boolean, property_field, secret_field, text
+from .properties import Properties, boolean, property_field, secret_field, text, text_or_reference
 from .secret import Secret, is_reference
 
 
@@ -153,7 +153,9 @@ class SecurityConfig(Properties):
         "ssl.truststore.location", None, text, aliases=("ssl.ca.location",)
     )
     """File with the trusted certificates, PEM or PKCS12. Default: the system's."""
-    ca_pem: str | None = property_field("ssl.truststore.certificates", None, text, aliases=("ssl.ca.pem",))
+    ca_pem: str | None = property_field(
+        "ssl.truststore.certificates", None, text_or_reference, aliases=("ssl.ca.pem",)
+    )
     """The same, as PEM text (KIP-651)."""
     truststore_password: Secret | None = secret_field("ssl.truststore.password")
     """Password of a PKCS12 truststore."""
@@ -170,7 +172,7 @@ class SecurityConfig(Properties):
     key_location: str | None = property_field("ssl.key.location", None, text)
     """File with the client's private key alone, PEM (librdkafka's name)."""
     certificate_pem: str | None = property_field(
-        "ssl.keystore.certificate.chain", None, text, aliases=("ssl.certificate.pem",)
+        "ssl.keystore.certificate.chain", None, text_or_reference, aliases=("ssl.certificate.pem",)
     )
     """The client's certificate chain, as PEM text."""
     key_pem: Secret | None = secret_field(
@@ -192,7 +194,7 @@ class SecurityConfig(Properties):
     mechanism: str | None = property_field("sasl.mechanism", None, _mechanism, aliases=("sasl.mechanisms",))
     """The mechanism for a SASL listener: ``PLAIN``, ``SCRAM-SHA-256``, ``SCRAM-SHA-512``, ``OAUTHBEARER`` or
     ``GSSAPI`` (Kerberos). ``AWS_MSK_IAM`` is ``OAUTHBEARER`` with the token provider ``aws-msk-iam``."""
-    username: str | None = property_field("sasl.username", None, text)
+    username: str | None = property_field("sasl.username", None, text_or_reference)
     """User name, for PLAIN and SCRAM."""
     password: Secret | None = secret_field("sasl.password")
     """Password, for PLAIN and SCRAM."""
@@ -204,7 +206,7 @@ class SecurityConfig(Properties):
     module with its options."""
     kerberos_service: str | None = property_field("sasl.kerberos.service.name", None, text)
     """First part of the brokers' principals, for GSSAPI. Default: ``kafka``."""
-    kerberos_principal: str | None = property_field("sasl.kerberos.principal", None, text)
+    kerberos_principal: str | None = property_field("sasl.kerberos.principal", None, text_or_reference)
     """The client's principal, for GSSAPI (librdkafka's name)."""
     kerberos_keytab: str | None = property_field("sasl.kerberos.keytab", None, text)
     """File with the principal's key, for GSSAPI (librdkafka's name). Without it the machine's ticket cache is
@@ -223,14 +225,14 @@ class SecurityConfig(Properties):
     token_endpoint_url: str | None = property_field("sasl.oauthbearer.token.endpoint.url", None, text)
     """The endpoint that issues tokens for OIDC client credentials."""
     client_id: str | None = property_field(
-        f"{_OIDC}.client.id", None, text, aliases=("sasl.oauthbearer.client.id",)
+        f"{_OIDC}.client.id", None, text_or_reference, aliases=("sasl.oauthbearer.client.id",)
     )
     """OIDC client id."""
     client_secret: Secret | None = secret_field(
         f"{_OIDC}.client.secret", aliases=("sasl.oauthbearer.client.secret",)
     )
     """OIDC client secret."""
-    scope: str | None = property_field("sasl.oauthbearer.scope", None, text)
+    scope: str | None = property_field("sasl.oauthbearer.scope", None, text_or_reference)
     """OAuth scope to request."""
     extensions: tuple[tuple[str, str], ...] = property_field("sasl.oauthbearer.extensions", (), _extensions)
     """SASL extensions to send with the token, ``name=value``, comma-separated (KIP-342)."""
@@ -330,6 +332,15 @@ def _without_effect(config: SecurityConfig) -> list[str]:
         f"{', '.join(given)} without effect: security.protocol={config.protocol.name} does not encrypt; set "
         f"{config.protocol.name.replace('PLAINTEXT', 'SSL')}"
     ]
+
+
+def takes_reference(name: str) -> bool:
+    """True if the value of the property ``name`` may be a reference."""
+    return any(
+        name in (f.metadata["property"], *f.metadata["aliases"])
+        for f in fields(SecurityConfig)
+        if f.metadata["parse"] in (Secret, text_or_reference)
+    )
 
 
 def java_keystore(setting: str, location: str) -> ConfigError:

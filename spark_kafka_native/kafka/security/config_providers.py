@@ -9,12 +9,15 @@ see `ALLOWED_FILES`. No error shows a value that was read.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ..config.properties_file import parse_properties
 from ..config.secret import Secret, is_reference
+from ..config.security_config import takes_reference
 from ..errors import ConfigError
 
 ALLOWED_FILES: Final = "PYKAFKA_ALLOWED_FILES"
@@ -32,6 +35,8 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_VALUE_BYTES: Final = 64 * 1024
 _OF_PROCESSES: Final = ("/proc/", "/sys/")
 """Not regular files, and a way around `ALLOWED_VARIABLES`: /proc/self/environ."""
+_PREFIXES: Final = re.compile(r"^(kafka|key|value)\.")
+_REGISTRY: Final = "registry."
 
 
 def read_file(name: str, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
@@ -75,6 +80,17 @@ def resolve(name: str, value: str | Secret) -> str:
     return text
 
 
+def read_properties(content: str | bytes) -> dict[str, str]:
+    """`parse_properties` of a client's file, perhaps with prefixes of options: ``${env:NAME}`` becomes the
+    reference ``env:NAME`` where a setting may be one, else the variable's value. Raises `ConfigError`."""
+    return parse_properties(content, _referred)
+
+
+def _referred(name: str, reference: str) -> str:
+    own = _PREFIXES.sub("", name.lower())
+    return reference if own.startswith(_REGISTRY) or takes_reference(own) else resolve(name, reference)
+
+
 def _variable(name: str, variable: str) -> str:
     if not _is_allowed(variable, ALLOWED_VARIABLES):
         raise ConfigError(f"{name}: the environment variable {variable} is not among {ALLOWED_VARIABLES}")
@@ -111,7 +127,7 @@ def resolve_registry(settings: Mapping[str, str]) -> dict[str, str]:
     """``settings`` of a format with those of a schema registry resolved, for the process that is about to use
     them. Raises `ConfigError`, also for a URL that the environment does not allow."""
     found = {
-        name: resolve(name, text) if name.startswith("registry.") else text for name, text in settings.items()
+        name: resolve(name, text) if name.startswith(_REGISTRY) else text for name, text in settings.items()
     }
     for url in found.get("registry.url", "").split(","):
         if url.strip():

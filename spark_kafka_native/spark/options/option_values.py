@@ -21,7 +21,6 @@ from ...kafka.config.client_config import (
     unknown_properties,
 )
 from ...kafka.config.properties import Properties, trimmed
-from ...kafka.config.properties_file import parse_properties
 from ...kafka.errors import ConfigError
 from .option import Option, Scope
 from .table import OPTIONS
@@ -261,14 +260,15 @@ def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
 
     The client's properties get their ``kafka.`` prefix; names that have it, options such as ``subscribe``,
     and all that begin with ``key.`` or ``value.`` (settings of a format or its registry) stay as they are;
-    (de)serializers are left out. ``${env:NAME}`` becomes ``env:NAME``. Raises `ConfigError`.
+    (de)serializers are left out. ``${env:NAME}`` becomes the reference ``env:NAME`` where a setting may be
+    one, as a password; elsewhere the variable is read now. Raises `ConfigError`.
     """
     # Late: `pykafka` parses times with this module and reads no files.
-    from ...kafka.security.config_providers import read_file
+    from ...kafka.security.config_providers import read_file, read_properties
 
     content = read_file("options_from_properties", os.fspath(path))
     found: dict[str, str] = {}
-    for name, value in parse_properties(content).items():
+    for name, value in read_properties(content).items():
         lowered = name.lower()
         if lowered in _LEFT_OUT:
             continue

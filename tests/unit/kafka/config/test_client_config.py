@@ -24,13 +24,13 @@ from spark_kafka_native.kafka.config.client_config import (
     unknown_properties,
 )
 from spark_kafka_native.kafka.config.properties import Properties, property_field
-from spark_kafka_native.kafka.config.properties_file import parse_properties
 from spark_kafka_native.kafka.config.reader_config import OffsetReset, ReaderConfig
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.model import Acks, IsolationLevel, OffsetAt
+from spark_kafka_native.kafka.security.config_providers import read_properties
 
 BOOTSTRAP = {"bootstrap.servers": "a:9092"}
 REQUIRED: dict[type[Properties], dict[str, Any]] = {
@@ -621,7 +621,7 @@ def test_where_each_reset_policy_goes_on(policy: str, place: OffsetAt | None) ->
 
 def test_blanks_around_a_value_do_not_count() -> None:
     """As in Java: a file may have them at the end of a line, and the group was another one."""
-    found = parse_properties(
+    found = read_properties(
         "bootstrap.servers=a:1 \nclient.id=me \nclient.rack= az1 \nsecurity.protocol= SASL_SSL \n"
         "sasl.mechanism=PLAIN \nsasl.username=u\t\nsasl.password=s3 c \n"
     )

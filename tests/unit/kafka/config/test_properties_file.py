@@ -8,6 +8,10 @@ from spark_kafka_native.kafka.config.properties_file import parse_properties
 from spark_kafka_native.kafka.errors import ConfigError
 
 
+def unexpected(name: str, reference: str) -> str:
+    raise AssertionError(f"{name} refers to {reference}")
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -25,12 +29,12 @@ from spark_kafka_native.kafka.errors import ConfigError
         ("a=b\na=c", {"a": "c"}),
         ("a==b", {"a": "=b"}),
         ("a=x\\", {"a": "x"}),
-        ("a=${env:KAFKA_PASSWORD}", {"a": "env:KAFKA_PASSWORD"}),
+        ("a=${env:KAFKA_PASSWORD}", {"a": "a<-env:KAFKA_PASSWORD"}),
         ("a=$ConnectionString", {"a": "$ConnectionString"}),
     ],
 )
 def test_what_java_reads(text: str, found: dict[str, str]) -> None:
-    assert parse_properties(text) == found
+    assert parse_properties(text, lambda name, reference: f"{name}<-{reference}") == found
 
 
 @pytest.mark.parametrize(
@@ -38,6 +42,8 @@ def test_what_java_reads(text: str, found: dict[str, str]) -> None:
     [
         "a=${file:/etc/marked:key}",
         "a=x${env:marked}",
+        "a=${env:my.marked}",
+        "a=${env:}",
         "a=${vault:marked:b}",
         "a=marked\\u12",
         "a=marked\\uzzzz",
@@ -45,16 +51,16 @@ def test_what_java_reads(text: str, found: dict[str, str]) -> None:
 )
 def test_invalid_lines_are_refused_without_their_values(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse_properties(text)
+        parse_properties(text, unexpected)
     assert "marked" not in str(caught.value)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1"])
 def test_bytes_are_utf_8_or_latin_1(encoding: str) -> None:
-    assert parse_properties("sasl.username=zoë".encode(encoding)) == {"sasl.username": "zoë"}
+    assert parse_properties("sasl.username=zoë".encode(encoding), unexpected) == {"sasl.username": "zoë"}
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
 def test_a_file_in_an_encoding_that_java_does_not_read_is_refused(encoding: str) -> None:
     with pytest.raises(ConfigError, match="save it as UTF-8, it may be UTF-16"):
-        parse_properties("security.protocol=SASL_SSL".encode(encoding))
+        parse_properties("security.protocol=SASL_SSL".encode(encoding), unexpected)

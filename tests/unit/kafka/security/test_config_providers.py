@@ -16,6 +16,7 @@ from spark_kafka_native.kafka.security.config_providers import (
     MAX_VALUE_BYTES,
     check_url,
     read_file,
+    read_properties,
     resolve,
     resolve_registry,
 )
@@ -193,6 +194,37 @@ def test_only_allowed_environment_variables_are_read(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KAFKA_PASSWORD", "")
     with pytest.raises(ConfigError, match="KAFKA_PASSWORD is not set on"):
         resolve("x", "env:KAFKA_PASSWORD")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.password",
+        "SASL.jaas.config.secret",
+        "kafka.sasl.username",
+        "ssl.key.password",
+        "ssl.ca.pem",
+        "registry.password",
+        "Value.Registry.Token",
+    ],
+)
+def test_a_variable_of_a_properties_file_is_read_later_where_it_can_be(name: str) -> None:
+    assert read_properties(f"{name}=${{env:NOT_SET_HERE}}") == {name: "env:NOT_SET_HERE"}
+
+
+@pytest.mark.parametrize("name", ["group.id", "kafka.client.rack", "ssl.truststore.location", "subscribe"])
+def test_a_variable_of_any_other_property_is_read_with_the_file(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """``group.id=${env:GROUP}`` was the group ``env:GROUP``, in each environment the same one."""
+    monkeypatch.setenv("GROUP", "billing")
+    assert read_properties(f"{name}=${{env:GROUP}} ") == {name: "billing"}
+    assert read_properties(f"{name}=env:GROUP") == {name: "env:GROUP"}  # Java knows no such reference
+    with pytest.raises(ConfigError, match=f"{name}: the environment variable NOT_SET_HERE is not set"):
+        read_properties(f"{name}=${{env:NOT_SET_HERE}}")
+    monkeypatch.setenv(config_providers.ALLOWED_VARIABLES, "OTHER")
+    with pytest.raises(ConfigError, match=f"{name}: .* GROUP is not among PYKAFKA_ALLOWED_VARIABLES"):
+        read_properties(f"{name}=${{env:GROUP}}")
 
 
 def test_only_allowed_urls_pass(monkeypatch: pytest.MonkeyPatch) -> None:
