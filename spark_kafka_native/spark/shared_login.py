@@ -25,6 +25,7 @@ from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError
 from ..kafka.runtime.deadline import Deadline
 from ..kafka.runtime.retry import Backoff, retry
 from ..kafka.security.config_providers import read_file, resolve
+from ..kafka.security.credentials import OPTIONS_WITH_REFERENCES, jaas_of, revealed
 from .delegation_tokens import (
     REPLACE_BELOW,
     HeldToken,
@@ -192,6 +193,11 @@ def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
     # A token of a file included, all of it: a token that names another user is easily written.
     found = [resolve(name, value) for name, value in sorted(settings.items()) if is_reference(value)]
     security = client.security
+    jaas = jaas_of(security) if security.uses_sasl else None
+    options = {name: revealed(jaas, name) or "" for name in OPTIONS_WITH_REFERENCES}
+    found += [
+        resolve(f"sasl.jaas.config: {name}", text) for name, text in options.items() if is_reference(text)
+    ]
     if security.encrypted:
         # The client certificate at the same place may be another user's by now.
         files = ((setting, getattr(security, name)) for name, setting in _CERTIFICATE_FILES.items())

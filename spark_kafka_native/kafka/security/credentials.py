@@ -15,6 +15,9 @@ from ..config.security_config import SecurityConfig, check_module
 from ..errors import ConfigError
 from .config_providers import resolve
 
+OPTIONS_WITH_REFERENCES: Final = ("username", "password", "clientId", "clientSecret", "scope")
+"""The options of ``sasl.jaas.config`` that may be references themselves."""
+
 
 def client_credentials(security: SecurityConfig) -> tuple[str, Secret, str | None]:
     """Client id, client secret and scope for a token endpoint."""

@@ -18,6 +18,7 @@ import pytest
 from support.full_disk import full_disk
 from support.tokens import PASSWORD, SCRAM, Clocks, Cluster, client, parsed
 
+from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.security import kerberos, tokens
@@ -71,6 +72,24 @@ def test_a_reference_with_another_value_is_another_user(
         monkeypatch.setenv("THE_USER", user)
         found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
     assert found == ["t1", "t2", "t1"]
+
+
+def test_a_reference_in_a_jaas_config_with_another_value_is_another_user(
+    cluster: Cluster, session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.is_dir()
+    given = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name}
+    jaas = f'{SCRAM_MODULE} required username="env:THE_USER" password="file:{tmp_path}/password";'
+    given |= {"kafka.sasl.jaas.config": jaas}
+    found = []
+    for user, password in (("alice", "a"), ("bob", "a"), ("bob", "guessed"), ("alice", "a")):
+        monkeypatch.setenv("THE_USER", user)
+        (tmp_path / "password").write_text(password)
+        found.append(shared_login(client(given), parsed(given), ask=False).login.token_id)
+    assert found == ["t1", "t2", "t3", "t1"]
+    monkeypatch.delenv("THE_USER")
+    with pytest.raises(ConfigError, match=r"sasl.jaas.config: username: .* THE_USER is not set"):
+        shared_login(client(given), parsed(given), ask=False)
 
 
 def test_another_ticket_is_another_user(
