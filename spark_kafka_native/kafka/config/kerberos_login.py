@@ -37,6 +37,13 @@ class KerberosLogin:
     ticket_cache: str | None = None
     service: str = DEFAULT_SERVICE
     """The first part of the brokers' principals."""
+    given: str | None = None
+    """``principal`` as the settings have it, where that is a reference."""
+
+    @property
+    def shown(self) -> str:
+        """The principal, for errors."""
+        return self.given or self.principal or "the ticket's principal"
 
 
 def kerberos_login(

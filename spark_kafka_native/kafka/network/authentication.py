@@ -26,7 +26,7 @@ from ..protocol.versions import VersionRanges, negotiate
 from ..runtime.deadline import Deadline
 from ..runtime.fork import no_fork
 from ..security.config_providers import resolve
-from ..security.credentials import jaas_of, option, revealed
+from ..security.credentials import as_given, jaas_of, option, revealed
 from ..security.sasl import Mechanism, OAuthBearer, Plain, Scram
 from ..security.tokens import current_token, forget_token
 
@@ -75,7 +75,7 @@ def authenticate(
         return lifetime_ms
     except AuthenticationError as error:
         _forget_credentials(security)
-        raise AuthenticationError(f"{peer.address}: {error}{_about_token(mechanism)}") from None
+        raise AuthenticationError(f"{peer.address}: {error}{_about_token(mechanism, security)}") from None
     except ConfigError:  # a token that is too long
         forget_token(security)
         raise
@@ -89,10 +89,10 @@ def _token_id(mechanism: Mechanism) -> str | None:
     return mechanism.token_id if isinstance(mechanism, Scram) else None
 
 
-def _about_token(mechanism: Mechanism) -> str:
-    token_id = _token_id(mechanism)
-    if token_id is None:
+def _about_token(mechanism: Mechanism, security: SecurityConfig) -> str:
+    if _token_id(mechanism) is None:
         return ""
+    token_id = as_given(security, security.username, "username")
     return f". Delegation token {token_id} has expired or was revoked, or this broker does not know it yet"
 
 

@@ -3,7 +3,8 @@ config providers).
 
 With a file option, a user with permission to set options can read files of the process. Where that user does
 not own the process (SQL, Spark Connect, shared notebooks), environment variables restrict what may be read:
-see `ALLOWED_FILES`. No error shows a value that was read.
+see `ALLOWED_FILES`. No error shows a value that a reference reads, except for ``registry.url``, in which no
+credentials are allowed.
 """
 
 from __future__ import annotations

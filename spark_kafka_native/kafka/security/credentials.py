@@ -10,7 +10,7 @@ import time
 from typing import Any, Final
 
 from ..config.jaas import UNSECURED, JaasConfig, parse_jaas
-from ..config.secret import Secret
+from ..config.secret import Secret, is_reference
 from ..config.security_config import SecurityConfig, check_module
 from ..errors import ConfigError
 from .config_providers import resolve
@@ -52,6 +52,15 @@ def revealed(jaas: JaasConfig | None, name: str) -> str | None:
     """The option ``name`` as text, for an option that is not a secret."""
     found = option(jaas, name)
     return None if found is None else found.reveal()
+
+
+def as_given(security: SecurityConfig, user: str | None, name: str) -> str | None:
+    """The user as the settings have it, for errors: ``user``, or the option ``name`` of ``sasl.jaas.config``.
+    Of a reference that is the reference itself, not the value that it reads."""
+    jaas = security.jaas_config
+    if user is not None or jaas is None:
+        return user
+    return jaas.reveal() if is_reference(jaas.reveal()) else revealed(jaas_of(security), name)
 
 
 _LATEST_S: Final = 1e12

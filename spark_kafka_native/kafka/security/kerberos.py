@@ -18,6 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from ..config.kerberos_login import KerberosLogin, kerberos_login
@@ -27,7 +28,7 @@ from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child, no_fork
 from .config_providers import allowed_path, located, read_file, resolve
-from .credentials import jaas_of
+from .credentials import as_given, jaas_of
 from .gssapi import Gssapi
 from .kerberos_errors import explain, is_expired, shown
 from .krb5_files import Krb5Conf, config_path, keytab_principals, read_krb5_conf
@@ -68,12 +69,13 @@ def gssapi_mechanism(security: SecurityConfig, host: str, deadline: Deadline) ->
 def login_of(security: SecurityConfig) -> KerberosLogin:
     """The login of ``security``, with references resolved now. Raises `ConfigError`."""
     principal = security.kerberos_principal
-    return kerberos_login(
+    login = kerberos_login(
         jaas_of(security),
         None if principal is None else resolve("sasl.kerberos.principal", principal),
         security.kerberos_keytab,
         security.kerberos_service,
     )
+    return replace(login, given=as_given(security, principal, "principal"))
 
 
 def library() -> Any:
@@ -120,7 +122,7 @@ def log_in(login: KerberosLogin, deadline: Deadline) -> tuple[str, float]:
 
     def question() -> tuple[str, float]:
         ticket, _ = _ticket(login)
-        with _explained(login.principal or "the ticket's principal"):
+        with _explained(login):
             return str(ticket.credential.name), _lifetime(ticket.credential)
 
     return _within(deadline, question, "the login")  # type: ignore[no-any-return]
@@ -287,7 +289,7 @@ def _from_keytab(login: KerberosLogin) -> tuple[Ticket, float]:
     _check_principal(login, keytab_principals(f"{name}: {path}", content), path)
     cache = MemoryCache()
     store = {"client_keytab": f"FILE:{allowed_path(name, located(path))}", "ccache": cache.name}
-    with _explained(login.principal or ""):
+    with _explained(login):
         credential = _acquire(login, store)
         return Ticket(credential, cache), _lifetime(credential)
 
@@ -300,11 +302,11 @@ def _lifetime(credential: Any) -> float:
 def _check_principal(login: KerberosLogin, found: list[str], path: str) -> None:
     principal = login.principal or ""
     if "@" not in principal:
-        principal, found = principal, [name.rpartition("@")[0] for name in found]
+        found = [name.rpartition("@")[0] for name in found]
     if principal not in found:
         others = ", ".join(shown(name) for name in found[:5])
         raise ConfigError(
-            f"sasl.kerberos.keytab: {path} on {socket.gethostname()} has no key of {shown(principal)}; it "
+            f"sasl.kerberos.keytab: {path} on {socket.gethostname()} has no key of {shown(login.shown)}; it "
             f"has keys of {others}"
         )
 
@@ -314,7 +316,7 @@ def _from_cache(login: KerberosLogin) -> Any:
     if login.ticket_cache is not None:
         path = allowed_path("sasl.jaas.config: ticketCache", located(login.ticket_cache))
         store = {"ccache": f"FILE:{path}"}
-    with _explained(login.principal or "the ticket's principal"):
+    with _explained(login):
         return _acquire(login, store)
 
 
@@ -402,13 +404,13 @@ def _open(login: KerberosLogin, host: str) -> Context:
 
 
 @contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explained(login: KerberosLogin) -> Iterator[None]:
     """Turn an error of the library into one of ours."""
     gssapi = library()
     try:
         yield
     except gssapi.exceptions.GSSError as error:
-        raise explain(error, what) from None
+        raise explain(error, login.shown, hidden=login.principal) from None
 
 
 def _after_fork() -> None:

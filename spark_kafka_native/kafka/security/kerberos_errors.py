@@ -91,15 +91,17 @@ def is_expired(error: Any) -> bool:
     return error.maj_code in _EXPIRED_MAJORS or error.min_code - _KRB5_BASE == _TICKET_EXPIRED
 
 
-def explain(error: Any, what: str, *, renewable: bool = False) -> KafkaError:
+def explain(error: Any, what: str, *, renewable: bool = False, hidden: str | None = None) -> KafkaError:
     """The error to raise for one of the library's (``gssapi.exceptions.GSSError``). ``renewable``: there is a
-    keytab, so a ticket that has expired is replaced in the next attempt.
+    keytab, so a ticket that has expired is replaced in the next attempt. ``hidden``: the name that the
+    library has for ``what``, which may be the value of a reference.
     """
     code = _TICKET_EXPIRED if is_expired(error) else error.min_code - _KRB5_BASE
     failure = _RENEWED if renewable and code == _TICKET_EXPIRED else FAILURES.get(code)
     if error.min_code == _OTHER_PRINCIPAL:
         failure = Failure(text="the ticket cache has no ticket of {what}; " + _TICKET)
-    words = shown(_words(error))
+    said = _words(error)
+    words = shown(said.replace(hidden, what) if hidden else said)
     if failure is None:
         return AuthenticationError(f"GSSAPI: {words} ({shown(what)})")
     # KDCs that only the name server knows are unknown while it does not answer.

@@ -596,6 +596,27 @@ def test_a_login_module_may_say_that_it_logs_in_with_a_token(option: str, token_
     assert mechanism.token_id == token_id
 
 
+@pytest.mark.parametrize("way", ["property", "option", "jaas"])
+def test_a_token_id_that_a_reference_reads_is_in_no_error(
+    broker: ScriptedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setenv("THE_TOKEN", "marked-id")
+    broker.on(SaslHandshakeRequest, handshake)
+    broker.on(SaslAuthenticateRequest, refused("Authentication failed"))
+    user = "marked-id" if way == "jaas" else "env:THE_TOKEN"
+    text = f'{SCRAM_MODULE} required username="{user}" password="x" tokenauth="true";'
+    (tmp_path / "jaas").write_text(text)
+    given = {"sasl.username": "env:THE_TOKEN", "sasl.password": "x", "sasl.tokenauth": "true"}
+    if way != "property":
+        given = {"sasl.jaas.config": f"file:{tmp_path}/jaas" if way == "jaas" else text}
+    given |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"}
+    client = ClientConfig.from_properties(properties(broker.address) | given)
+    shown = f"file:{tmp_path}/jaas" if way == "jaas" else "env:THE_TOKEN"
+    with pytest.raises(AuthenticationError, match=f"Delegation token {shown} has expired") as caught:
+        Connection.open(broker.host, broker.port, client)
+    assert "marked" not in str(caught.value)
+
+
 def test_each_connection_that_is_asked_for_is_one_try(cluster: ScriptedCluster) -> None:
     """An attempt with a wrong password counts towards locking the account."""
 

@@ -19,7 +19,9 @@ import pytest
 from support.forked_child import holds_in_forked_child
 from support.waiting import eventually
 
+from spark_kafka_native.kafka.config.jaas import KRB5_MODULE
 from spark_kafka_native.kafka.config.kerberos_login import KerberosLogin
+from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError, SecurityError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -480,6 +482,34 @@ def test_a_keytab_without_the_principal_names_those_that_it_has(
     with pytest.raises(ConfigError, match=rf"on {socket.gethostname()} can't be read \(No such file"):
         begin(security)
     assert library.logins == []
+
+
+@pytest.mark.parametrize("way", ["property", "jaas"])
+def test_a_principal_that_a_reference_reads_is_in_no_error(
+    library: ScriptedLibrary,
+    security: SecurityConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    """The library's own words have it, too."""
+    keytab, jaas = security.kerberos_keytab, tmp_path / "jaas"
+    jaas.write_text(f'{KRB5_MODULE} required useKeyTab=true keyTab="{keytab}" principal="marked@A";')
+    monkeypatch.setenv("THE_PRINCIPAL", "marked@A")
+    if way == "property":
+        given = "env:THE_PRINCIPAL"
+        security = replace(security, kerberos_principal=given)
+    else:
+        given = f"file:{jaas}"
+        security = replace(security, kerberos_principal=None, kerberos_keytab=None, jaas_config=Secret(given))
+    with pytest.raises(ConfigError, match=f"has no key of {given}; it has keys of alice") as caught:
+        begin(security)
+    assert "marked" not in str(caught.value)
+    Path(keytab or "").write_bytes(b"\x05\x02" + entry("marked", realm="A"))
+    library.login_error = GSSError(BASE + 6, words="Client 'marked@A' not found in Kerberos database")
+    with pytest.raises(AuthenticationError, match=rf"not know {given};.*Client '{given}' not") as refused:
+        begin(security)
+    assert "marked" not in str(refused.value)
 
 
 def test_log_in_says_who_and_for_how_long(library: ScriptedLibrary) -> None:
