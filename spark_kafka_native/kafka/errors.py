@@ -52,8 +52,9 @@ class HandshakeClosedError(NetworkError):
 
 
 class LoginClosedError(HandshakeClosedError):
-    """A broker that had answered closed the connection at the login, or at a request without one. It is tried
-    a few times only: else accounts could be locked.
+    """A broker that had answered closed the connection at the login, or at a request without one. At first
+    contact it is tried a few times only, as the settings may be wrong. Where a cluster has been seen the
+    broker may be restarting: it is tried until the deadline, as a refusal is an `AuthenticationError`.
     """
 
 
