@@ -2,8 +2,8 @@
 the answer.
 
 The URL is an option, so a user could make this process send requests to any address. Hence no redirect to
-another host and no link-local address (where clouds keep their metadata). Errors show nothing that was sent
-or received.
+another host and no address where clouds keep their metadata: no link-local one, and none of
+`_OF_METADATA`. Errors show nothing that was sent or received.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 _MAX_REDIRECTS: Final = 3
 _ALLOWED_URLS: Final = "PYKAFKA_ALLOWED_URLS"
-"""An administrator's list of URLs, which may contain those of link-local addresses."""
+"""An administrator's list of URLs, which may contain those of addresses that are not asked else."""
+_OF_METADATA: Final = frozenset(
+    map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200"))
+)
+"""Of AWS, Google and Alibaba, which are not link-local."""
+_IPV4_AT_THE_END: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96")))
+"""NAT64 (RFC 6052), and the addresses that RFC 4291 calls IPv4-compatible."""
 
 
 class RequestError(Exception):
@@ -36,7 +42,7 @@ class RefusedError(Exception):
 
 
 class ForbiddenAddressError(RefusedError):
-    """The host has a link-local address."""
+    """The host has an address where a cloud keeps its metadata."""
 
 
 Resolve = Callable[[str, int, float], list[Any]]
@@ -170,11 +176,11 @@ class _Cuttable:
 def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
     failure: OSError | None = None
     for i, (family, kind, protocol, _, target) in enumerate(addresses):
-        address: Any = ipaddress.ip_address(str(target[0]).partition("%")[0])
-        address = getattr(address, "ipv4_mapped", None) or address
-        if address.is_link_local and os.environ.get(_ALLOWED_URLS) is None:
+        address = _without_dress(str(target[0]))
+        if (address.is_link_local or address in _OF_METADATA) and os.environ.get(_ALLOWED_URLS) is None:
             raise ForbiddenAddressError(
-                f"{host} is a link-local address; such a URL must be among {_ALLOWED_URLS}"
+                f"{host} is a link-local address, or one of a cloud's metadata; such a URL must be among "
+                f"{_ALLOWED_URLS}"
             )
         sock = socket.socket(family, kind, protocol)
         try:
@@ -187,6 +193,16 @@ def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
             sock.close()
             failure = error
     raise failure or OSError("no address")
+
+
+def _without_dress(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address in an IPv6 address that has one in it; any other address itself."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if any(address in network for network in _IPV4_AT_THE_END):
+        return ipaddress.IPv4Address(address.packed[-4:])
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def _resolve(host: str, port: int, until: float) -> list[Any]:

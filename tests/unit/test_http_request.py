@@ -46,9 +46,22 @@ def dripping(head: bytes, tls: ssl.SSLContext | None = None) -> Iterator[int]:
     assert cut.is_set()
 
 
-def test_an_address_in_the_dress_of_another_family_is_not_asked() -> None:
-    target = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::ffff:169.254.169.254", 443, 0, 0))
-    with pytest.raises(ForbiddenAddressError, match="example is a link-local address"):
+@pytest.mark.parametrize(
+    "address",
+    [
+        "fe80::a9fe:a9fe%1",
+        "::ffff:169.254.169.254",
+        "::169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:a9fe:a9fe::1",
+        "fd00:ec2::254",
+        "fd20:ce::254",
+        "::ffff:100.100.100.200",
+    ],
+)
+def test_the_metadata_of_a_cloud_is_not_asked_in_any_dress(address: str) -> None:
+    target = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, 443, 0, 0))
+    with pytest.raises(ForbiddenAddressError, match="example is a link-local address, or one of a cloud"):
         send(
             "http://example", GET, None, time.monotonic() + 60, max_body_bytes=9, resolve=lambda *_: [target]
         )
