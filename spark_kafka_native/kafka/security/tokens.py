@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import BadStatusLine, IncompleteRead
+from types import ModuleType
 from typing import Any, Final
 
 from ..config.secret import Secret
@@ -32,6 +33,7 @@ from .credentials import client_credentials, jaas_of, revealed, seconds, unsecur
 TokenProvider = Callable[[], "str | tuple[str, int]"]
 """Returns a token, or a token and its expiry in milliseconds since 1970."""
 
+_PROVIDER: Final = "sasl.oauthbearer.token.provider"
 _MSK_MODULE: Final = "aws_msk_iam_sasl_signer"
 _FETCH_SHARE: Final = 0.9
 _REFRESH_FROM, _REFRESH_TO = 0.75, 0.8
@@ -321,11 +323,11 @@ def _provider(name: str, security: SecurityConfig) -> TokenProvider:
             f"sasl.oauthbearer.token.provider={name}: nothing was registered under this name in this "
             f"process; on Spark executors it must be module:function"
         )
-    check_module("sasl.oauthbearer.token.provider", module)
+    check_module(_PROVIDER, module)
     try:
-        found: Any = importlib.import_module(module)
-        for part in function.split("."):
-            found = getattr(found, part)
+        found = _imported(module, function)
+    except ConfigError:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"sasl.oauthbearer.token.provider={name} can't be imported ({type(error).__name__}); is the "
@@ -334,6 +336,18 @@ def _provider(name: str, security: SecurityConfig) -> TokenProvider:
     if not callable(found):
         raise ConfigError(f"sasl.oauthbearer.token.provider={name} is no function")
     return found  # type: ignore[no-any-return]
+
+
+def _imported(module: str, path: str) -> Any:
+    """``path`` in ``module``. A module on the way must be allowed, too: else one would lend all that it
+    imports.
+    """
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+        if isinstance(found, ModuleType):
+            check_module(_PROVIDER, found.__name__)
+    return found
 
 
 def _msk_token(security: SecurityConfig) -> tuple[str, int]:

@@ -8,6 +8,7 @@ import http.client
 import itertools
 import json
 import logging
+import os
 import signal
 import socket
 import ssl
@@ -599,6 +600,16 @@ def test_a_module_that_is_not_allowed_is_not_imported(monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match="the module antigravity is not among PYKAFKA_ALLOWED_MODULES"):
         current_token(security(token_provider="antigravity:make", scope=allowed), soon())
     assert "antigravity" not in sys.modules
+
+
+def test_a_module_lends_none_that_it_imports(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    module.os = os  # type: ignore[attr-defined]
+    config = security(token_provider="token_maker:os.getcwd")
+    assert current_token(config, soon()).reveal() == os.getcwd()
+    tokens.forget_token(config)
+    monkeypatch.setenv(ALLOWED_MODULES, "token_maker")
+    with pytest.raises(ConfigError, match="the module os is not among PYKAFKA_ALLOWED_MODULES"):
+        current_token(config, soon())
 
 
 def test_the_signer_of_msk_is_a_module_that_may_be_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
