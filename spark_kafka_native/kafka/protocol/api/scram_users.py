@@ -68,13 +68,18 @@ class ScramCredentialDeletion(Struct):
 
 
 class ScramCredentialUpsertion(Struct):
-    """A credential to set; the password itself is never sent."""
+    """A credential to set; the password itself is never sent. Its ``repr`` does not show the salted one,
+    which is enough to log in.
+    """
 
     name: String
     mechanism: Int8
     iterations: Int32
     salt: Bytes
     salted_password: Bytes
+
+    def __repr__(self) -> str:
+        return f"ScramCredentialUpsertion(name={self.name!r}, salt=****, salted_password=****)"
 
 
 class AlterUserScramCredentialsRequest(

@@ -58,6 +58,10 @@ def test_credentials_are_set_and_deleted_for_one_mechanism(
     digest = SCRAM_HASHES[mechanism]
     assert bytes(one.salted_password) == hashlib.pbkdf2_hmac(digest, b"secret", bytes(one.salt), 4_096)
     assert len(one.salt) >= 16
+    shown = repr(made)
+    assert "salt=****, salted_password=****" in shown
+    assert repr(bytes(one.salt)) not in shown
+    assert repr(bytes(one.salted_password)) not in shown
     assert [(gone.name, gone.mechanism) for gone in deleted.deletions] == [("carol", number)]
     assert deleted.upsertions == []
 
