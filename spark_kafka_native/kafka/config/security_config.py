@@ -455,6 +455,11 @@ def _jaas_of(config: SecurityConfig) -> JaasConfig | None:
 def _settle_msk(config: SecurityConfig) -> None:
     """Translate the mechanism and class names of MSK's Java library."""
     if config.mechanism == _AWS_MECHANISM or config.login_handler in _MSK_HANDLERS:
+        if config.uses_sasl and config.mechanism not in (None, "OAUTHBEARER", _AWS_MECHANISM):
+            raise ConfigError(
+                f"sasl.login.callback.handler.class is MSK's, which goes with sasl.mechanism=OAUTHBEARER or "
+                f"{_AWS_MECHANISM}, not {config.mechanism}: leave one of them out"
+            )
         object.__setattr__(config, "mechanism", "OAUTHBEARER")
         if config.token_provider is None:
             object.__setattr__(config, "token_provider", MSK_IAM)

@@ -70,6 +70,25 @@ def test_the_region_is_in_the_brokers_names(host: str, region: str | None) -> No
     assert ClientConfig.from_properties(chosen).security.aws_region == "eu-west-3"
 
 
+def test_a_login_class_of_msk_replaces_no_other_mechanism() -> None:
+    """The user and the password were ignored."""
+    handler = {"sasl.login.callback.handler.class": f"{_MSK}.IAMOAuthBearerLoginCallbackHandler"}
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "u",
+        "sasl.password": "p",
+    }
+    with pytest.raises(ConfigError, match=r"is MSK's, which goes with .* not SCRAM-SHA-512"):
+        SecurityConfig.from_properties(given | handler)
+    assert SecurityConfig.from_properties(given).mechanism == "SCRAM-SHA-512"
+    for mechanism in ("", "OAUTHBEARER", "AWS_MSK_IAM"):
+        config = SecurityConfig.from_properties(
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism} | handler
+        )
+        assert (config.mechanism, config.token_provider) == ("OAUTHBEARER", "aws-msk-iam")
+
+
 def test_a_token_provider_that_is_named_is_that_of_msk_too() -> None:
     given = {name: value for name, value in IAM.items() if name != "sasl.jaas.config"}
     config = SecurityConfig.from_properties(given | {"sasl.oauthbearer.token.provider": "mine:token"})
