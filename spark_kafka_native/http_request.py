@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 _MAX_REDIRECTS: Final = 3
 _ALLOWED_URLS: Final = "PYKAFKA_ALLOWED_URLS"
-"""An administrator's list of URLs, which may contain those of addresses that are not asked else."""
+"""An administrator's list of URLs; it may contain addresses that are otherwise refused."""
 _OF_METADATA: Final = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200"))
 )
@@ -176,7 +176,7 @@ class _Cuttable:
 def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
     failure: OSError | None = None
     for i, (family, kind, protocol, _, target) in enumerate(addresses):
-        address = _without_dress(str(target[0]))
+        address = _effective_address(str(target[0]))
         if (address.is_link_local or address in _OF_METADATA) and os.environ.get(_ALLOWED_URLS) is None:
             raise ForbiddenAddressError(
                 f"{host} is a link-local address, or one of a cloud's metadata; such a URL must be among "
@@ -195,7 +195,7 @@ def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
     raise failure or OSError("no address")
 
 
-def _without_dress(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _effective_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """The IPv4 address in an IPv6 address that has one in it; any other address itself."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
