@@ -6,7 +6,7 @@
 | PREPARING | the group rebalances | yes | the caller has given up partitions (eager: all): JOINING |
 | JOINING | JoinGroup is in flight | held back | the generation begins: ASSIGNING (leader) or SYNCING |
 | ASSIGNING | the leader looks up the partitions | | they are found: SYNCING |
-| SYNCING | SyncGroup is in flight | held back | the assignment: TAKING |
+| SYNCING | SyncGroup is in flight | held back | the assignment: TAKING; of other topics: PREPARING, once |
 | TAKING | the caller takes the assignment | yes | done: STABLE; if it gave up some (cooperative): PREPARING |
 | STABLE | | yes | a rebalance, another subscription, other partitions: PREPARING |
 
@@ -128,6 +128,10 @@ class ClassicMembership(Membership):
         self._joined_topics = self.topics
         self._last: tuple[frozenset[TopicPartition], int] = (frozenset(), NO_GENERATION)
         self._reason = "joining"
+        self._foreign: frozenset[str] = frozenset()
+        """The topics of the last assignment to which it was not subscribed: it has joined again because of
+        them, once, so that an assignor that insists on them does not keep the group in rebalances.
+        """
 
     def __repr__(self) -> str:
         who = self.rules.group_instance_id or self.member_id or "not yet named"
@@ -318,8 +322,13 @@ class ClassicMembership(Membership):
         self.rebalances += 1
         self._last = self._target, self.generation_id
         self.state = MemberState.TAKING
+        before, self._foreign = self._foreign, frozenset(tp.topic for tp in self._target) - self.topics
         if self.topics != self._joined_topics:
             self._rejoin("the subscription has changed")
+        elif not self._foreign <= before:
+            # A static member that comes back with another subscription is given its former assignment. Its
+            # metadata have another generation now, so that this join makes the group rebalance.
+            self._rejoin("the assignment does not match the subscription")
         elif self._applying is None and not self.change():
             self._took(Change())
         return None
@@ -373,6 +382,7 @@ class ClassicMembership(Membership):
         self.generation_id = NO_GENERATION
         self.leads = False
         self._last = frozenset(), NO_GENERATION
+        self._foreign = frozenset()
         self._reason = "the membership was lost"
         if renew:
             self.member_id = ""

@@ -452,6 +452,23 @@ def test_a_static_leader_that_is_back_leaves_the_assignment_as_it_is() -> None:
     assert sync.assignments == []
 
 
+def test_an_assignment_of_a_topic_that_is_not_subscribed_to_is_refused_once() -> None:
+    """A static member that comes back with another subscription is given its former assignment: it read
+    nothing. An assignor that insists on the topic does not keep the group in rebalances.
+    """
+    b0 = TopicPartition("b", 0)
+    membership = ClassicMembership(rules(group_instance_id="one"), {"b"}, [RangeAssignor()], 0.0)
+    generations = []
+    for generation, *assigned in ((7, A0), (8, A0, b0)):
+        sent = read_versioned(ConsumerProtocolSubscription, asked(membership).protocols[0].metadata)
+        generations.append(sent.generation_id)
+        membership.answered(joined(generation), 0.0)
+        asked(membership)
+        membership.answered(synced(*assigned), 0.0)
+    assert generations == [-1, 7]  # different metadata: a coordinator would not rebalance otherwise
+    assert membership.begin() == Change(assigned=frozenset({A0, b0}))
+
+
 def test_of_two_members_that_say_they_own_a_partition_the_one_of_the_later_generation_does() -> None:
     """The other has lost it without hearing of it: it would not get it back from the member that reads it."""
     membership = member(cooperative=True)
