@@ -5,7 +5,7 @@
 | UNJOINED | in no generation | | the caller polls, and has dropped lost partitions: JOINING |
 | PREPARING | the group rebalances | yes | the caller has given up partitions (eager: all): JOINING |
 | JOINING | JoinGroup is in flight | held back | the generation begins: ASSIGNING (leader) or SYNCING |
-| ASSIGNING | the leader looks up the partitions | | they are found: SYNCING |
+| ASSIGNING | the leader looks up the partitions (also if they stay as assigned) | | they are found: SYNCING |
 | SYNCING | SyncGroup is in flight | held back | the assignment: TAKING; of other topics: PREPARING, once |
 | TAKING | the caller takes the assignment | yes | done: STABLE; if it gave up some (cooperative): PREPARING |
 | STABLE | | yes | a rebalance, another subscription, other partitions: PREPARING |
@@ -102,8 +102,10 @@ class _LeaderState:
     members: Sequence[JoinGroupResponseMember] = ()
     topics: frozenset[str] = frozenset()
     """The topics to which any member is subscribed."""
-    counts: dict[str, int] | None = None
+    counts: dict[str, int] = field(default_factory=dict)
     """The partition counts on which the group's assignment is based, as far as this leader knows."""
+    keeps: bool = False
+    """True if a static leader comes back, and the group's assignment stays (KIP-814)."""
     assignments: list[SyncGroupRequestAssignment] = field(default_factory=list)
     """The computed assignments, for SyncGroup; empty in other members."""
 
@@ -283,9 +285,8 @@ class ClassicMembership(Membership):
             self._fail(error)
             return
         self._lead.topics = frozenset[str]().union(*(member.topics for member in subscribed))
-        self._lead.counts = None
-        if not skip_assignment:  # a static leader that comes back keeps the group's assignment (KIP-814)
-            self.state = MemberState.ASSIGNING
+        self._lead.keeps = skip_assignment
+        self.state = MemberState.ASSIGNING
 
     def found(self, counts: Mapping[str, int], topic_ids: Mapping[UUID, str], now: float) -> None:
         """As `Membership.found`: computes the assignment, or rejoins if partitions have changed."""
@@ -293,22 +294,22 @@ class ClassicMembership(Membership):
         relevant = {topic: count for topic, count in counts.items() if topic in self._lead.topics and count}
         if self.state is MemberState.ASSIGNING:
             self._lead.counts = relevant
-            assignor = self._assignors[self._protocol_name or ""]
-            assigned = assignor.assign([_subscribed(member) for member in self._lead.members], relevant)
-            self._lead.assignments = [
-                SyncGroupRequestAssignment(
-                    member_id=member_id,
-                    assignment=write_versioned(
-                        ConsumerProtocolAssignment(assigned_partitions=by_topic(found))
-                    ),
-                )
-                for member_id, found in assigned.items()
-            ]
+            if not self._lead.keeps:
+                self._assign()
             self.state = MemberState.SYNCING
-        elif self.leads and self._lead.counts is None:
-            self._lead.counts = relevant
         elif self.leads and relevant != self._lead.counts:
             self._rejoin("the topics' partitions have changed")
+
+    def _assign(self) -> None:
+        assignor = self._assignors[self._protocol_name or ""]
+        members = [_subscribed(member) for member in self._lead.members]
+        self._lead.assignments = [
+            SyncGroupRequestAssignment(
+                member_id=member_id,
+                assignment=write_versioned(ConsumerProtocolAssignment(assigned_partitions=by_topic(found))),
+            )
+            for member_id, found in assignor.assign(members, self._lead.counts).items()
+        ]
 
     def _synced(self, response: SyncGroupResponse, now: float) -> BrokerError | None:
         if response.error_code:

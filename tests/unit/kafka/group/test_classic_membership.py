@@ -447,9 +447,15 @@ def test_a_static_leader_that_is_back_leaves_the_assignment_as_it_is() -> None:
     told = write_versioned(ConsumerProtocolSubscription(topics=["a"]))
     members = [JoinGroupResponseMember(member_id="me", metadata=told)]
     membership.answered(joined(3, leader="me", members=members, skip_assignment=True), 0.0)
+    assert membership.next(0.0) == FindPartitions(frozenset({"a"}))
+    membership.found({"a": 1}, {}, 0.0)
     sync = asked(membership)
     assert isinstance(sync, SyncGroupRequest)
     assert sync.assignments == []
+    membership.answered(synced(A0), 0.0)
+    membership.applied(membership.begin() or Change())
+    membership.found({"a": 2}, {}, 0.0)  # the first periodic look-up: it took any number as known
+    assert membership.state is MemberState.PREPARING
 
 
 def test_an_assignment_of_a_topic_that_is_not_subscribed_to_is_refused_once() -> None:
@@ -514,6 +520,7 @@ def test_a_static_leader_that_is_back_compares_with_no_partitions_of_an_earlier_
     """Another leader may have assigned those that are new: one rebalance would follow the other."""
     membership, members = static_leader_after(ErrorCode.REBALANCE_IN_PROGRESS)
     membership.answered(joined(5, leader="me", members=members, skip_assignment=True), 3.0)
+    membership.found({"a": 2}, {}, 3.0)
     asked(membership, 3.0)
     membership.answered(synced(A0, A1), 3.0)
     membership.applied(membership.begin() or Change())
@@ -527,6 +534,7 @@ def test_a_static_leader_that_is_back_compares_with_no_partitions_of_an_earlier_
 def test_the_assignments_of_an_earlier_generation_are_not_sent_again(leader: str) -> None:
     membership, members = static_leader_after(ErrorCode.ILLEGAL_GENERATION)
     membership.answered(joined(4, leader=leader, members=members, skip_assignment=leader == "me"), 3.0)
+    membership.found({"a": 1}, {}, 3.0)
     sync = asked(membership, 3.0)
     assert isinstance(sync, SyncGroupRequest)
     assert sync.assignments == []
