@@ -30,7 +30,9 @@ all later requests on the connection.
 """
 
 UNKNOWN_LOOK_S = 1.0
-"""The interval of lookups for a topic that does not exist yet."""
+"""The interval of lookups for a topic that does not exist yet, or not any more. Once nothing is missing, it
+doubles up to ``metadata_max_age_ms``: a topic that a broker lacks for a moment matches no pattern then.
+"""
 
 LOOK_MS = 5_000
 """The limit of a metadata lookup after the first: heartbeats wait for it."""
@@ -50,6 +52,7 @@ class MembershipThread:
         self._stopping = False
         self._connection: Connection | None = None
         self._look_at = 0.0
+        self._look_interval_s = NEVER
         self._wants_look = False
         """True if the subscription has changed since the last periodic look-up began."""
         self._may_start_later = False
@@ -248,8 +251,11 @@ class MembershipThread:
             self._failed(refusal, passing=False)
             return
         self._may_start_later = False
+        self._take_in(metadata)
+
+    def _take_in(self, metadata: ClusterMetadata) -> None:
         known = {name: topic for name, topic in metadata.topics.items() if not topic.error_code}
-        now = time.monotonic()
+        now, before = time.monotonic(), self._membership.watched
         with self.changing():
             subscribed = self._subscription.among(_readable(metadata))
             if subscribed != self._membership.topics:
@@ -263,9 +269,12 @@ class MembershipThread:
             self._say_unknown(subscribed - known.keys())
         else:
             self._say_no_match()
-        unknown = not subscribed or not subscribed <= known.keys()
-        age_s = self._router.config.metadata_max_age_ms / 1000
-        self._look_at = now + (min(UNKNOWN_LOOK_S, age_s) if unknown else age_s)
+        is_missing = not subscribed or any(
+            name not in metadata.topics or metadata.topics[name].error_code.retriable
+            for name in before | self._membership.watched
+        )
+        self._look_interval_s = UNKNOWN_LOOK_S if is_missing else self._look_interval_s * 2
+        self._look_at = now + min(self._look_interval_s, self._router.config.metadata_max_age_ms / 1000)
 
     def _say_unknown(self, unknown: frozenset[str]) -> None:
         """Once for each topic, at the first lookup, because joining may take long."""

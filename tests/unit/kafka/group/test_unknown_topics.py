@@ -5,16 +5,31 @@ from __future__ import annotations
 import logging
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
-from support.brokers.scripted_group import ScriptedGroup
+from support.brokers.scripted_group import ScriptedGroup, joined
+from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError
+from spark_kafka_native.kafka.group import membership_thread
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.group_membership import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupRequest,
+)
+from spark_kafka_native.kafka.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    read_versioned,
+    write_versioned,
+)
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -62,6 +77,71 @@ def test_a_group_says_once_that_no_topic_matches(caplog: pytest.LogCaptureFixtur
         "No topic of the cluster matches (a whole name has to): "
         "group g reads no topics like '^orders-' until one is created"
     ]
+
+
+def test_a_leader_looks_for_a_topic_of_another_member_until_it_is_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It looked after five minutes, or where a broker lacked the topic for a moment in a rebalance."""
+    monkeypatch.setattr(membership_thread, "UNKNOWN_LOOK_S", 0.05)
+    with ScriptedCluster(1) as cluster:
+        cluster.create("a")
+        ScriptedGroup(cluster, [A0])
+        members = [
+            JoinGroupResponseMember(
+                member_id=name, metadata=write_versioned(ConsumerProtocolSubscription(topics=[topic]))
+            )
+            for name, topic in (("me", "a"), ("you", "b"))
+        ]
+
+        def leads(request: JoinGroupRequest, version: int) -> JoinGroupResponse:
+            return replace(joined(request, version), leader="me", member_id="me", members=members)
+
+        cluster[1].on(JoinGroupRequest, leads)
+        with GroupConsumer(cluster.bootstrap_servers, "a", "g") as consumer:
+            until = Deadline.after_ms(WITHIN_S * 1000)
+            while not consumer.assignment:
+                assert consumer.fetch_record(0.01) is None
+            cluster.create("b")
+            while len(cluster[1].requests(SyncGroupRequest)) < 2:
+                assert not until.expired
+                assert consumer.fetch_record(0.01) is None
+    given = [
+        {
+            one.member_id: read_versioned(ConsumerProtocolAssignment, one.assignment)
+            for one in sync.assignments
+        }
+        for sync in cluster[1].requests(SyncGroupRequest)
+    ]
+    assert [len(one["you"].assigned_partitions) for one in given] == [0, 1]
+
+
+def test_a_topic_that_a_broker_lacks_for_a_moment_matches_its_pattern_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was given up, and read again after five minutes."""
+    monkeypatch.setattr(membership_thread, "UNKNOWN_LOOK_S", 0.05)
+    with ScriptedCluster(1) as cluster:
+        for topic in "ab":
+            cluster.create(topic)
+        with GroupConsumer(cluster.bootstrap_servers, re.compile("[ab]"), "g") as consumer:
+            until = Deadline.after_ms(WITHIN_S * 1000)
+
+            def assigned(topics: str) -> bool:
+                assert not until.expired
+                assert consumer.fetch_record(0.01) is None
+                return {tp.topic for tp in consumer.assignment} == set(topics)
+
+            while not assigned("ab"):
+                pass
+            topic_id = cluster.topic_ids["b"]
+            del cluster.topic_ids["b"]
+            parts_of(consumer).member.look()  # the periodic look-up
+            while not assigned("a"):
+                pass
+            cluster.topic_ids["b"] = topic_id
+            while not assigned("ab"):
+                pass
 
 
 def test_a_consumer_without_topics_asks_nothing_until_it_subscribes() -> None:
