@@ -160,10 +160,10 @@ class ConsumerMembership(Membership):
         joins = self.member_epoch <= JOIN_EPOCH
         if (joins or self._losing) and (self._applying is not None or self._too_slow or self.change()):
             return Wait(NEVER)
-        if self._unnamed() - self._looked_for:
+        due = self._due_after(self._interval_s)
+        if now < due and self._unnamed() - self._looked_for:  # those that fail must not delay a heartbeat
             return FindPartitions(self.topics)
         news = self._applying is None and (self._received.owned != self.owned or self._is_settled())
-        due = self._due_after(self._interval_s)
         if joins or news or self._send_all or self._received.topics != self.topics or now >= due:
             return Ask(self._heartbeat())
         return Wait(due)

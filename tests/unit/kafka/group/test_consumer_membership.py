@@ -195,6 +195,19 @@ def test_who_is_fenced_has_lost_everything_and_joins_anew(code: ErrorCode) -> No
     assert (again.member_id, again.member_epoch, again.topic_partitions) == (name, 0, [])
 
 
+def test_look_ups_that_fail_do_not_keep_it_from_its_heartbeats() -> None:
+    """Its session ended, and it lost everything."""
+    membership = owning(0)
+    asked(membership, 5.0)
+    partitions = [TopicPartitions(topic_id=topic_id, partitions=[0]) for topic_id in (A, UUID(int=8))]
+    membership.answered(answer(2, assignment=Assignment(topic_partitions=partitions)), 5.0)
+    for now in (5.0, 10.0):
+        assert membership.next(now) == FindPartitions(frozenset({"a"}))
+        membership.failed(NetworkError("no broker"), True, now + 5.0)
+        asked(membership, now + 5.0 + 0.2)  # after the backoff
+        membership.answered(answer(2, assigns=False), now + 5.0)
+
+
 def test_an_assignment_from_before_a_loss_is_not_taken_again() -> None:
     """Others may have the partitions by now; the answer to the new heartbeat says nothing of them yet."""
     membership = owning(0, 1)
