@@ -53,6 +53,8 @@ class MembershipThread:
         self._connection: Connection | None = None
         self._look_at = 0.0
         self._look_interval_s = NEVER
+        self._seen = ClusterMetadata()
+        """The metadata when it looked last."""
         self._wants_look = False
         """True if the subscription has changed since the last periodic look-up began."""
         self._may_start_later = False
@@ -180,7 +182,7 @@ class MembershipThread:
             self._condition.wait_for(lambda: self._news or self._stopping, Deadline(NEVER))
             return
         now = time.monotonic()
-        if self._wants_look or now >= self._look_at:
+        if self._wants_look or now >= self._look_at or self._may_have_changed():
             self._wants_look = False
             self._find(self._membership.watched, periodic=True)
             return
@@ -194,6 +196,15 @@ class MembershipThread:
             case _:
                 until = min(step.until, self._look_at)
                 self._condition.wait_for(lambda: self._news or self._stopping, Deadline(until))
+
+    def _may_have_changed(self) -> bool:
+        """True if fetches and commits have learned of other partitions since it looked last. As in Java, a
+        group does not go on with a topic that was deleted until the next periodic look-up.
+        """
+        seen, known = self._seen, self._router.snapshot
+        return known is not seen and any(
+            _partitions(known, name) != _partitions(seen, name) for name in self._membership.watched
+        )
 
     def _ask(self, ask: Ask) -> None:
         before = repr(self._membership)
@@ -230,7 +241,8 @@ class MembershipThread:
         )
 
     def _find(self, topics: frozenset[str], *, periodic: bool = False) -> None:
-        first = not self._router.snapshot.brokers
+        self._seen = self._router.snapshot  # also if it fails: the next attempt is not due at once
+        first = not self._seen.brokers
         limit = self._limit(None if first else LOOK_MS)
         wanted = None if self._subscription.by_pattern else topics | self._subscription.among(())
         try:
@@ -254,6 +266,7 @@ class MembershipThread:
         self._take_in(metadata)
 
     def _take_in(self, metadata: ClusterMetadata) -> None:
+        self._seen = metadata
         known = {name: topic for name, topic in metadata.topics.items() if not topic.error_code}
         now, before = time.monotonic(), self._membership.watched
         with self.changing():
@@ -317,6 +330,11 @@ class MembershipThread:
             _LOG.warning("%r: %s; the coordinator is looked up again", self._membership, error)
         else:
             _LOG.info("%r: %s", self._membership, error)
+
+
+def _partitions(metadata: ClusterMetadata, name: str) -> int:
+    topic = metadata.topics.get(name)
+    return 0 if topic is None else len(topic.partitions)
 
 
 def _passes(error: KafkaError) -> bool:

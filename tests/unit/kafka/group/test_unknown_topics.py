@@ -16,6 +16,7 @@ from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 from spark_kafka_native.kafka.group import membership_thread
+from spark_kafka_native.kafka.group.group_config import Topics
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import (
@@ -142,6 +143,22 @@ def test_a_topic_that_a_broker_lacks_for_a_moment_matches_its_pattern_again(
             cluster.topic_ids["b"] = topic_id
             while not assigned("ab"):
                 pass
+
+
+@pytest.mark.parametrize("topics", [["a", "b"], re.compile("[ab]")], ids=["names", "pattern"])
+def test_a_classic_group_goes_on_without_a_topic_that_was_deleted(topics: Topics) -> None:
+    """Reads raised UNKNOWN_TOPIC_OR_PARTITION every 31 s, until the periodic look-up after five minutes."""
+    with ScriptedCluster(1) as cluster:
+        for topic in "ab":
+            cluster.create(topic)
+        with GroupConsumer(cluster.bootstrap_servers, topics, "g", heartbeat_interval_ms=50) as consumer:
+            until = Deadline.after_ms(WITHIN_S * 1000)
+            while len(consumer.assignment) < 2:
+                assert consumer.fetch_record(0.01) is None
+            del cluster.topic_ids["b"]
+            while consumer.assignment != {A0}:
+                assert not until.expired
+                assert consumer.fetch_record(0.01) is None
 
 
 def test_a_consumer_without_topics_asks_nothing_until_it_subscribes() -> None:
