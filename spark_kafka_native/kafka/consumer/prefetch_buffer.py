@@ -126,10 +126,15 @@ class BufferedPartition:
         end, epoch = self.end_epoch
         return epoch if offset == end else epoch_before(offset, self.epoch_ranges) if offset < end else -1
 
-    def epochs_so_far(self) -> EpochRanges:
-        """With that of ``end_epoch``: a caller that reads row by row may commit any offset up to there."""
+    def epochs_until(self, offset: int, resets: int) -> EpochRanges:
+        """The leader epochs that are known up to ``offset``, where reading goes on after ``resets``: a caller
+        that reads row by row may commit any of these. The log may have been cut behind it meanwhile.
+        """
+        if resets != self.epoch_resets:
+            return ()
         end, epoch = self.end_epoch
-        return joined_ranges(self.epoch_ranges, ((end - 1, end, epoch),))
+        known = (*self.epoch_ranges, (end - 1, end, epoch))
+        return tuple((start, min(end, offset), epoch) for start, end, epoch in known if start < offset)
 
     @property
     def raisable(self) -> bool:
@@ -513,7 +518,8 @@ class PrefetchBuffer:
                     wanted.waiting[-1], next_offset=offset, leader_epoch=leader_epoch
                 )
             else:
-                wanted.epoch_ranges = wanted.epochs_so_far()
+                known = wanted.epochs_until(wanted.position, wanted.resets)
+                wanted.epoch_ranges, wanted.epoch_resets = joined_ranges(known, ()), wanted.resets
                 wanted.position, wanted.end_epoch = offset, (offset, leader_epoch)
 
     def confirm(self, wanted: BufferedPartition, moves: int) -> None:
@@ -529,8 +535,6 @@ class PrefetchBuffer:
                 wanted.reset = reset._replace(lacked=not wanted.confirmed)
                 wanted.resets, wanted.shortened_to = wanted.resets + 1, reset.end
                 self.skip(wanted, moves, reset.offset)
-                if not wanted.waiting:
-                    wanted.epoch_ranges = ()
 
     def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
         """The last reset of a partition since the caller has moved it."""
@@ -559,7 +563,7 @@ class PrefetchBuffer:
 
     def _take_first(self, wanted: BufferedPartition, fetched: FetchedRecords) -> None:
         was_full = self.full
-        known = wanted.epochs_so_far() if fetched.resets == wanted.epoch_resets else ()
+        known = wanted.epochs_until(fetched.from_offset, fetched.resets)
         wanted.epoch_ranges = joined_ranges(known, fetched.epoch_ranges)
         wanted.end_epoch = fetched.next_offset, fetched.leader_epoch
         wanted.epoch_resets = fetched.resets

@@ -297,6 +297,37 @@ def test_epochs_of_before_a_reset_say_nothing_about_records_after_it(shared: Pre
     assert epochs_at(shared, 2, 3, 9) == [-1, 1, 1]
     shared.reset(wanted(shared), 0, AppliedReset(9, 4, 0, 4))  # none wait
     assert epochs_at(shared, 3, 4) == [-1, -1]
+    put(4, 100, 2)
+    shared.reset(wanted(shared), 0, AppliedReset(100, 50, 0, 50))
+    shared.take()
+    shared.skip(wanted(shared), 0, 60, 6)  # offsets of the new log, hidden
+    shared.skip(wanted(shared), 0, 70, 6)
+    assert epochs_at(shared, 50, 60, 70) == [-1, 6, 6]
+
+
+@pytest.mark.parametrize("given_back", [False, True])
+def test_epochs_of_records_that_are_fetched_again_are_those_of_the_log_now(
+    given_back: bool,
+) -> None:
+    """It was cut at 70 meanwhile. An epoch of before would have the next owner see a cut log."""
+    shared = PrefetchBuffer(max_bytes=1)
+    shared.add(TP, 0, None)
+    before = ((0, 100, 5),)
+    shared.put(wanted(shared), 0, replace(records(0, 50), leader_epoch=5, epoch_ranges=before))
+    shared.put(wanted(shared), 0, replace(records(50, 100), leader_epoch=5, epoch_ranges=before))
+    shared.take()
+    if given_back:
+        rest = shared.take()
+        assert rest is not None
+        shared.give_back(rest)
+    shared.pause(TP)
+    assert not wanted(shared).waiting
+    shared.resume(TP)
+    moves = wanted(shared).moves
+    now = ((50, 70, 5), (70, 120, 6))
+    shared.put(wanted(shared), moves, replace(records(50, 120), leader_epoch=6, epoch_ranges=now))
+    shared.take()
+    assert epochs_at(shared, 10, 50, 70, 71, 80, 120) == [5, 5, 5, 6, 6, 6]
 
 
 def test_the_epochs_that_a_reader_remembers_are_bounded(shared: PrefetchBuffer) -> None:
