@@ -25,11 +25,14 @@ _MAX_REDIRECTS: Final = 3
 _ALLOWED_URLS: Final = "PYKAFKA_ALLOWED_URLS"
 """An administrator's list of URLs; it may contain addresses that are otherwise refused."""
 _OF_METADATA: Final = frozenset(
-    map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200"))
+    map(
+        ipaddress.ip_address,
+        ("fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254", "100.100.100.200", "168.63.129.16"),
+    )
 )
-"""Of AWS, Google and Alibaba, which are not link-local."""
-_IPV4_AT_THE_END: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96")))
-"""NAT64 (RFC 6052), and the addresses that RFC 4291 calls IPv4-compatible."""
+"""Of AWS (two), Google, Alibaba and Azure, which are not link-local."""
+_IPV4_AT_THE_END: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
+"""NAT64 (RFC 6052, 8215), and the addresses that RFC 4291 calls IPv4-compatible."""
 
 
 class RequestError(Exception):

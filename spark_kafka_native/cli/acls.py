@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .options import add_connection_options, add_json_option, checked_values, connect, wrong_usage
-from .output import note, print_rows
+from .output import counted, note, output_of_change, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.admin.acls import Acl
@@ -87,7 +87,8 @@ def _add(arguments: argparse.Namespace) -> int:
     ]
     with connect(arguments) as admin:
         admin.create_acls(rules)
-    _show(rules, arguments)
+    with output_of_change(f"{counted(len(rules), 'ACL')} added."):
+        _show(rules, arguments)
     return 0
 
 

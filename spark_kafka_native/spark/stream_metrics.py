@@ -40,8 +40,8 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
         self._registry = MetricsRegistry()
         self._running: dict[str, _Running] = {}
         """By the id of the query."""
-        self._replaced: dict[str, _Running] = {}
-        """By the id of the run: another run of the query has begun, and the end of this one is not heard."""
+        self._former: dict[str, _Running] = {}
+        """By the id of the query: the run before, of which the end is not heard."""
 
     def __repr__(self) -> str:
         return f"<StreamMetrics of {len(self._running)} queries>"
@@ -67,7 +67,7 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
             query = self._hear(str(event.id), event.name, str(event.runId))
             if before is not None:
                 query.lag = before.lag
-                self._replaced[before.run_id] = before
+                self._former[str(event.id)] = before
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Count a micro-batch."""
@@ -93,17 +93,22 @@ class StreamMetrics(StreamingQueryListener):  # type: ignore[misc]
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Count a failure, if it was one."""
         with self._registry.lock:
-            running = self._running.get(str(event.id))
-            query = self._replaced.pop(str(event.runId), running)
-            if running is not None and running.run_id == str(event.runId):
-                del self._running[str(event.id)]
+            query = self._of_run(str(event.id), str(event.runId))
+            for runs in (self._running, self._former):
+                if (run := runs.get(str(event.id))) is not None and run.run_id == str(event.runId):
+                    del runs[str(event.id)]
             if event.exception:
                 label = str(event.id) if query is None else query.label
                 self._registry.count(catalogue.STREAM_FAILURES, 1, label)
 
+    def _of_run(self, query_id: str, run_id: str) -> _Running | None:
+        former = self._former.get(query_id)
+        is_former = former is not None and former.run_id == run_id
+        return former if is_former else self._running.get(query_id)
+
     def _hear(self, query_id: str, name: str | None, run_id: str) -> _Running:
         """The query of this id: an older one of the session goes on without a start that was seen."""
-        query = self._replaced.get(run_id) or self._running.get(query_id)
+        query = self._of_run(query_id, run_id)
         if query is None:
             query = self._running[query_id] = _Running(name or query_id, time.time(), run_id)
             for metric in (catalogue.STREAM_BATCHES, catalogue.STREAM_RECORDS, catalogue.STREAM_FAILURES):

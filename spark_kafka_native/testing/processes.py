@@ -112,6 +112,8 @@ class Guard:
             ) from error
 
     def _ask(self, **command: Any) -> dict[str, Any]:
+        if os.getpid() != self._owner:  # the parent would read the answer
+            raise GuardError("it belongs to the process that has started it, not to a fork")
         with self._lock:
             if self._socket.fileno() < 0:
                 raise GuardError("it is closed, and what it ran has ended")

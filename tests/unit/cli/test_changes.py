@@ -680,6 +680,7 @@ def test_counts_beside_the_replicas_of_each_partition_are_wrong_usage(
         (("tokens", "create"), "The token id-1 is made, and its HMAC is lost: expire it."),
         (("topics", "create", "new", "newer", "--json"), "new: created\nnewer: created"),
         (("topics", "delete", "orders", "--json"), "orders: deleted"),
+        (("acls", "add", "--principal=User:b", "--operation=read", "--topic=t"), "1 ACL added."),
     ],
 )
 def test_a_change_is_said_to_be_made_where_its_output_can_not_be_written(
@@ -688,6 +689,7 @@ def test_a_change_is_said_to_be_made_where_its_output_can_not_be_written(
     """A script that took it for a failure wrote twice, or moved the group twice."""
     run(broker, "reset", "g", "--to", "2", "-t", "orders", "-p", "0", "--execute")
     broker.on("CreateDelegationToken").reply({"token_id": "id-1", "hmac": b"x"})
+    broker.on("CreateAcls").reply({"results": [{}]})
     line = [sys.executable, "-m", "spark_kafka_native", *command, "-b", broker.bootstrap_servers]
     with open("/dev/full", "w") as full:
         ran = subprocess.run(line, input="x\n", stdout=full, stderr=subprocess.PIPE, text=True)

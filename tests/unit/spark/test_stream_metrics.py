@@ -161,3 +161,7 @@ def test_events_of_the_run_before_that_are_late_count_for_its_name(metrics: Stre
     assert [found.value("kafka.stream.batches", query=name) for name in "ab"] == [1, 0]
     assert found.value("kafka.stream.running", query="b") == 1
     assert "kafka.stream.lag" not in {key.name for key, _ in found}
+    metrics.onQueryTerminated(ended("1", "boom", run="r2"))
+    found = metrics.metrics()
+    assert [found.value("kafka.stream.failures", query=name) for name in "ab"] == [1, 1]
+    assert "kafka.stream.running" not in {key.name for key, _ in found}

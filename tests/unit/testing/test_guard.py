@@ -176,6 +176,21 @@ def test_a_fork_that_closes_it_ends_nothing(guard):
     assert guard.folder.exists()
 
 
+def test_a_fork_that_uses_it_is_refused(guard):
+    """It would read an answer that the parent waits for."""
+    process = guard.start(SLEEPER, output=guard.folder / "output")
+    child = os.fork()
+    if child == 0:
+        try:
+            guard.start(SLEEPER, output=guard.folder / "output")
+        except GuardError:
+            os._exit(7)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert process.returncode is None
+
+
 def test_a_folder_that_can_not_be_made():
     with pytest.raises(GuardError, match=r"no temporary folder can be made: .*File name too long"):
         Guard("x" * 300)
