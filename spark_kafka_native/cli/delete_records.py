@@ -60,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments, f"{patterns[0]!r} is a pattern: name each topic whose records are to be deleted"
         )
     failed: dict[TopicPartition, KafkaError] = {}
+    may_be: list[str] = []
     with connect(arguments) as admin:
         wanted = partitions_of(admin.router, names, arguments.partition)
         resolver = OffsetResolver(admin.router, wanted)
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 admin.delete_records({tp: offset for tp, offset in before.items() if offset > first[tp]})
             except PartialAnswerError as error:
-                failed = error.failed
+                failed, may_be = error.failed, getattr(error, "__notes__", [])
     rows = [
         {
             "topic": tp.topic,
@@ -83,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     for problem in reasons_of(failed):
         note(f"error: {problem}")
+    for text in may_be:
+        note(text)
     done = "deleted in the other partitions" if failed else "deleted"
     note(done if arguments.execute else "Nothing was deleted: --execute does it.")
     print_rows(_COLUMNS, rows, as_json=arguments.json)

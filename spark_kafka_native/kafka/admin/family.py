@@ -83,9 +83,11 @@ class AdminFamily:
         build: Callable[[list[TopicPartition]], Request[R]],
         read: Callable[[R], Mapping[TopicPartition, KafkaError]],
         limit: Deadline,
+        lost: set[TopicPartition] | None = None,
     ) -> dict[TopicPartition, KafkaError]:
         """Ask the leaders of partitions once, side by side; ``build`` gets those of one leader. Returns the
-        errors of partitions: those that ``read`` has found, or why their leader has not answered.
+        errors of partitions: those that ``read`` has found, or why their leader has not answered. ``lost``
+        gets the partitions of a request that was sent, and has no response.
         """
         timeout_ms = self._router.config.request_timeout_ms
         self._router.metadata({tp.topic for tp in wanted}, deadline=limit)
@@ -100,8 +102,14 @@ class AdminFamily:
         def ask(node_id: int, connection: Connection) -> PendingResponse[R]:
             return connection.submit(build(led[node_id]), deadline=limit)
 
-        def take(_node_id: int, pending: PendingResponse[R]) -> None:
-            failed.update(read(pending.result(timeout_ms, limit)))
+        def take(node_id: int, pending: PendingResponse[R]) -> None:
+            try:
+                response = pending.result(timeout_ms, limit)
+            except KafkaError:
+                if lost is not None:
+                    lost.update(led[node_id])
+                raise
+            failed.update(read(response))
 
         for node_id, error in ask_each_broker(self._router, led, ask, take, limit).items():
             failed.update(dict.fromkeys(led[node_id], error))

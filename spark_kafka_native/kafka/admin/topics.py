@@ -170,7 +170,8 @@ class TopicAdmin(AdminFamily):
         offset of each partition afterwards.
 
         Raises after the others are done: `PartialAnswerError` with their first offsets, `BrokerError` and the
-        like for the first partition that is refused if none is done; its notes name the others.
+        like for the first partition that is refused if none is done; its notes name the others. A note names
+        the partitions with a lost answer: their records may be deleted nevertheless.
         """
         limit, patient = self._limit(timeout), Deadline.after_ms(offsets.MISSING_MS)
         before = {TopicPartition(*tp): offset for tp, offset in before.items()}
@@ -178,10 +179,11 @@ class TopicAdmin(AdminFamily):
         first: dict[TopicPartition, int] = {}
         refused: dict[TopicPartition, KafkaError] = {}
         failed: dict[TopicPartition, KafkaError] = {}
+        lost: set[TopicPartition] = set()
 
         def attempt() -> None:
             pending = [tp for tp in before if tp not in first and tp not in refused]
-            failures = self._delete_before(pending, ends, first, limit)
+            failures = self._delete_before(pending, ends, first, lost, limit)
             failed.clear()  # only now: if that raises, those of the attempt before count
             for tp, error in failures.items():
                 (failed if is_retriable(error) else refused)[tp] = error
@@ -196,12 +198,12 @@ class TopicAdmin(AdminFamily):
             reasons = refused | failed
             if first:
                 left = {tp: reasons.get(tp, error) for tp in before if tp not in first}
-                raise PartialAnswerError(first, left) from error
-            raise _with_reasons(error, reasons) from error.__cause__
+                raise _with_lost(PartialAnswerError(first, left), lost) from error
+            raise _with_reasons(error, reasons, lost) from error.__cause__
         if reasons := refused | failed:
             if first:
-                raise PartialAnswerError(first, reasons)
-            raise _with_reasons(next(iter(reasons.values())), reasons)
+                raise _with_lost(PartialAnswerError(first, reasons), lost)
+            raise _with_reasons(next(iter(reasons.values())), reasons, lost)
         return first
 
     def _delete_before(
@@ -209,9 +211,11 @@ class TopicAdmin(AdminFamily):
         wanted: list[TopicPartition],
         ends: dict[TopicPartition, int],
         first: dict[TopicPartition, int],
+        lost: set[TopicPartition],
         limit: Deadline,
     ) -> dict[TopicPartition, KafkaError]:
-        """One round: put the results into ``first``; returns the errors of the other partitions.
+        """One round: put the results into ``first``; returns the errors of the other partitions. ``lost``
+        gets those with records that may be deleted nevertheless.
 
         An end that is not in ``ends`` is looked up, once: a request that is sent again must not delete
         records that were written after the first.
@@ -224,11 +228,19 @@ class TopicAdmin(AdminFamily):
                 self._router, latest, IsolationLevel.READ_UNCOMMITTED, limit.within_ms(timeout_ms)
             )
             ends.update({tp: one.offset or 0 for tp, one in found.items()})
+
+        def read(response: DeleteRecordsResponse) -> dict[TopicPartition, BrokerError]:
+            refused = _read_deleted(response, ends, first)
+            lost.update(tp for tp, error in refused.items() if error.error_code.timeout)
+            lost.difference_update(first)
+            return refused
+
         failed |= self._ask_leaders(
             [tp for tp in wanted if tp in ends],
             lambda led: _delete_records({tp: ends[tp] for tp in led}, limit),
-            lambda response: _read_deleted(response, ends, first),
+            read,
             limit,
+            lost,
         )
         lacks = "the response lacks it"
         return {
@@ -309,11 +321,21 @@ def _new_replicas(replicas: Sequence[Sequence[int]] | None) -> list[CreatePartit
     return [CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in replicas]
 
 
-def _with_reasons(error: KafkaError, failed: Mapping[TopicPartition, KafkaError]) -> KafkaError:
-    """``error`` with a note for each reason in ``failed`` that it does not say itself."""
-    for reason in reasons_of(failed):
-        if reason not in (str(error), str(error.__cause__)):
-            error.add_note(f"not deleted: {reason}")
+def _with_reasons(
+    error: KafkaError, failed: Mapping[TopicPartition, KafkaError], lost: Collection[TopicPartition]
+) -> KafkaError:
+    """`_with_lost`, with a note for each reason in ``failed`` that ``error`` does not say itself."""
+    said = (str(error), str(error.__cause__))
+    for outcome, is_lost in (("not deleted: ", False), ("", True)):
+        for reason in reasons_of({tp: one for tp, one in failed.items() if (tp in lost) is is_lost}):
+            if reason not in said:
+                error.add_note(f"{outcome}{reason}")
+    return _with_lost(error, lost)
+
+
+def _with_lost(error: KafkaError, lost: Collection[TopicPartition]) -> KafkaError:
+    if lost:
+        error.add_note(f"may have been deleted nevertheless: {', '.join(map(str, sorted(lost)))}")
     return error
 
 
@@ -321,9 +343,9 @@ def _read_deleted(
     response: DeleteRecordsResponse,
     asked: Mapping[TopicPartition, int],
     first: dict[TopicPartition, int],
-) -> dict[TopicPartition, KafkaError]:
+) -> dict[TopicPartition, BrokerError]:
     """Store in ``first`` the result of every partition that is done. Returns the refusals."""
-    refused: dict[TopicPartition, KafkaError] = {}
+    refused: dict[TopicPartition, BrokerError] = {}
     for topic in response.topics:
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)

@@ -311,6 +311,21 @@ def test_the_partitions_whose_records_are_deleted_are_shown_though_another_refus
     assert [len(broker.records("orders", partition)) for partition in range(3)] == [1, 4, 1]
 
 
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_records_that_may_be_deleted_are_not_said_to_be_there(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], is_partial: bool
+) -> None:
+    broker.on("DeleteRecords", node_id=broker.leader("orders", 1), times=None).cut()
+    only = [] if is_partial else ["-p", "1"]
+    command = ["delete-records", "orders", "--before", "3", "--execute", "--timeout", "1", *only]
+    assert main([*command, "-b", broker.bootstrap_servers]) == 1
+    err = capsys.readouterr().err
+    assert "may have been deleted nevertheless: orders-1\n" in err
+    assert "not deleted" not in err
+    assert ("deleted in the other partitions" in err) is is_partial
+    assert len(broker.records("orders", 1)) == 1
+
+
 def test_the_transaction_that_is_named_is_aborted(broker: MockBroker) -> None:
     producers = [
         {"producer_id": 70 + at, "producer_epoch": 3, "current_txn_start_offset": at} for at in (1, 2)

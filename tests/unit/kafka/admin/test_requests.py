@@ -384,9 +384,7 @@ def test_partitions_of_which_nothing_is_known_are_not_said_to_be_done(
     """The call ended in the middle: the others have its error."""
     ended = BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "asking")
 
-    def delete(
-        _admin: Admin, _wanted: Any, _ends: Any, first: dict[TopicPartition, int], _limit: Any
-    ) -> None:
+    def delete(_admin: Admin, _wanted: Any, _ends: Any, first: dict[TopicPartition, int], *_: Any) -> None:
         first[A0] = 5
         raise ended
 
@@ -520,7 +518,42 @@ def test_the_error_of_a_leader_is_said_once_with_its_partitions(is_partial: bool
             admin.delete_records(dict.fromkeys(wanted, 0))
     said = [str(raised.value), *getattr(raised.value, "__notes__", ())]
     assert len([text for text in said if "a-0, a-2: " in text]) == 1
-    assert (len(said), isinstance(raised.value, PartialAnswerError)) == (1 if is_partial else 2, is_partial)
+    assert (len(said), isinstance(raised.value, PartialAnswerError)) == (2 if is_partial else 3, is_partial)
+
+
+@pytest.mark.parametrize("is_partial", [False, True])
+@pytest.mark.parametrize("then", ["lost again", "refused", "timed out", "not to be reached"])
+def test_records_of_which_the_answer_was_lost_are_not_said_to_be_there(is_partial: bool, then: str) -> None:
+    """It may be the answer of an earlier attempt. Those of the partition that refuses are."""
+    with MockBroker(2) as broker:
+        broker.create_topic("a", partitions=4)
+        bad, good = broker.leader("a", 0), broker.leader("a", 1)
+
+        def refused(code: ErrorCode) -> dict[str, object]:
+            codes = {0: code, 2: ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+            results = [{"partition_index": number, "error_code": one} for number, one in codes.items()]
+            return {"topics": [{"name": "a", "partitions": results}]}
+
+        broker.on("DeleteRecords", node_id=good).reply(records_deleted)
+        if then == "timed out":
+            broker.on("DeleteRecords", node_id=bad, times=None).reply(refused(ErrorCode.REQUEST_TIMED_OUT))
+        broker.on("DeleteRecords", node_id=bad).reply(refused(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        if then == "lost again":
+            broker.on("DeleteRecords", node_id=bad, times=None).cut()
+        elif then == "refused":
+            broker.on("DeleteRecords", node_id=bad).cut()
+            broker.on("DeleteRecords", node_id=bad).reply(refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        elif then == "not to be reached":
+            broker.on("DeleteRecords", node_id=bad).reply(lambda _: broker.stop(bad, is_noticed=False))
+        limits = {"default_api_timeout_ms": 1000, "retry_backoff_ms": 5}
+        with Admin(broker.bootstrap_servers, **limits) as admin, pytest.raises(KafkaError) as raised:
+            admin.delete_records({TopicPartition("a", number): 0 for number in (0, 2, *[1][:is_partial])})
+    assert isinstance(raised.value, PartialAnswerError) is is_partial
+    said = [str(raised.value), *raised.value.__notes__]
+    assert said[-1] == "may have been deleted nevertheless: a-0"
+    kept = [text for text in said if text.startswith("not deleted: ")]
+    assert not any("a-0" in text for text in kept)
+    assert is_partial or any("records of a-2 " in text for text in (said[0], *kept))
 
 
 def test_what_is_written_after_a_lost_answer_is_not_deleted() -> None:
