@@ -213,8 +213,9 @@ def act_on_each(names: Iterable[str], act: Callable[[str], None], done: str, *, 
                 raise  # each further login with a wrong password may lock the account
             except KafkaError as error:
                 result = "refused" if isinstance(error, BrokerError) else "failed"
-                rows.append({"name": name, "result": result, "error": str(error)})
-                note(f"{name}: {type(error).__name__}: {error}")
+                text = "; ".join([str(error), *getattr(error, "__notes__", ())])
+                rows.append({"name": name, "result": result, "error": text})
+                note(f"{name}: {type(error).__name__}: {text}")
             else:
                 rows.append({"name": name, "result": done, "error": None})
                 if not as_json:

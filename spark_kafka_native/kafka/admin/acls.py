@@ -19,7 +19,7 @@ from ..protocol.api.acls import (
     DescribeAclsRequest,
 )
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, Task, noting_lost, refuse
+from .family import AdminFamily, ItemResult, Task, noting_lost, refuse, with_lost
 
 _LOG = logging.getLogger("spark_kafka_native")
 E = TypeVar("E", bound=enum.IntEnum)
@@ -216,12 +216,15 @@ class AclAdmin(AdminFamily):
             with noting_lost(lost):
                 return self._ask_controller(request, limit)
 
-        response = self._router.retry(
-            attempt,
-            what="DeleteAcls",
-            deadline=limit,
-            between=lambda error: learn_controller(self._router, error, limit),
-        )
+        try:
+            response = self._router.retry(
+                attempt,
+                what="DeleteAcls",
+                deadline=limit,
+                between=lambda error: learn_controller(self._router, error, limit),
+            )
+        except KafkaError as error:
+            raise with_lost(error, lost) from error.__cause__
         if lost:
             _LOG.warning("An earlier attempt had no answer, and may have deleted ACLs, too: %s", lost[-1])
         return response

@@ -47,6 +47,8 @@ TRY_AGAIN = frozenset(
 been (REQUEST_TIMED_OUT), or the code is the final response of the controller (UNKNOWN_TOPIC_OR_PARTITION).
 """
 
+_MAY_BE_DONE = "an earlier attempt, of which the response was lost, may have been carried out"
+
 
 class ItemResult(NamedTuple):
     """The result for one item of a request."""
@@ -127,7 +129,8 @@ class AdminFamily:
         (`TRY_AGAIN`).
 
         Raises the error of the first item that was refused, after all others have a result; its notes, and
-        those of an error that ends it before, name the others that were refused.
+        those of an error that ends it before, name the others that were refused. An error after an attempt
+        with a lost response says that it may have been carried out.
         """
         open_ones = _Settlement(names, task)
         if open_ones.pending:
@@ -140,7 +143,7 @@ class AdminFamily:
                     between=learn,
                 )
             except KafkaError as error:
-                raise with_refused(error, open_ones.refused) from error.__cause__
+                raise with_refused(with_lost(error, open_ones.lost), open_ones.refused) from error.__cause__
         if open_ones.refused:
             raise with_refused(open_ones.refused[0], open_ones.refused[1:])
 
@@ -176,6 +179,13 @@ def noting_lost(lost: list[NetworkError]) -> Iterator[None]:
         raise
 
 
+def with_lost(error: KafkaError, lost: Collection[NetworkError]) -> KafkaError:
+    """``error`` with a note if the response to an attempt was ``lost``."""
+    if lost:
+        error.add_note(_MAY_BE_DONE)
+    return error
+
+
 class _Settlement:
     """The items without a result, and those that were refused."""
 
@@ -184,7 +194,7 @@ class _Settlement:
         self._order = list(self.pending)
         self._refused: dict[object, BrokerError] = {}
         self._task = task
-        self._lost: list[NetworkError] = []
+        self.lost: list[NetworkError] = []
 
     @property
     def refused(self) -> list[BrokerError]:
@@ -193,7 +203,7 @@ class _Settlement:
 
     def attempt(self, ask: Callable[[list[object]], Iterable[ItemResult]]) -> None:
         """Ask about the items without a result. Raises a retriable error if some still have none."""
-        with noting_lost(self._lost):
+        with noting_lost(self.lost):
             outcomes = list(ask(list(self.pending)))
         put_off = [error for one in outcomes if (error := self._take(one)) is not None]
         if put_off:
@@ -207,14 +217,13 @@ class _Settlement:
         name, error_code, message = outcome
         if name not in self.pending:
             return None
-        if self._lost:
-            may_be = "an earlier attempt, of which the response was lost, may have been carried out"
-            message = f"{message or error_code.description}; {may_be}"
+        if self.lost:
+            message = f"{message or error_code.description}; {_MAY_BE_DONE}"
         error = BrokerError(error_code, f"{self._task.doing} {name}", message or None, self._task.operation)
         if error_code in TRY_AGAIN:
             return error
         del self.pending[name]
-        if error_code and not (self._lost and error_code is self._task.done_by_lost):
+        if error_code and not (self.lost and error_code is self._task.done_by_lost):
             self._refused[name] = error
         return None
 

@@ -311,6 +311,19 @@ def test_the_partitions_whose_records_are_deleted_are_shown_though_another_refus
     assert [len(broker.records("orders", partition)) for partition in range(3)] == [1, 4, 1]
 
 
+def test_a_change_that_may_have_been_made_is_said_to(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker.on("CreateTopics", times=None).cut()
+    command = ["topics", "create", "new", "--json", "--timeout", "1", "-b", broker.bootstrap_servers]
+    assert main(command) == 1
+    shown = capsys.readouterr()
+    (row,) = json.loads(shown.out)
+    for text in (row["error"], shown.err):
+        assert "; an earlier attempt, of which the response was lost, may have been carried out" in text
+    assert "new" in broker.cluster.topics
+
+
 @pytest.mark.parametrize("is_partial", [False, True])
 def test_records_that_may_be_deleted_are_not_said_to_be_there(
     broker: MockBroker, capsys: pytest.CaptureFixture[str], is_partial: bool

@@ -16,6 +16,7 @@ from spark_kafka_native.kafka.admin.family import NotSentError
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     BrokerError,
+    DeadlineExceededError,
     KafkaError,
     NetworkError,
     ProtocolError,
@@ -111,6 +112,14 @@ def test_rules_that_an_attempt_without_an_answer_may_have_deleted_are_logged(
     router.failures += [] if failure is None else [failure]
     assert AclAdmin(router).delete_acls(AclFilter()) == [rule("User:a")]
     assert ("An earlier attempt had no answer, and may have deleted ACLs" in caplog.text) == is_lost
+
+
+def test_rules_that_may_be_deleted_without_an_answer_until_the_deadline_are_said_to_be() -> None:
+    router: Any = Router()
+    router.failures += [DeadlineExceededError("late"), NetworkError("cut")]
+    with pytest.raises(DeadlineExceededError) as raised:
+        AclAdmin(router).delete_acls(AclFilter())
+    assert "the response was lost, may have been carried out" in raised.value.__notes__[0]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])

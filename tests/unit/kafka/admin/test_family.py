@@ -153,6 +153,23 @@ def test_a_refusal_after_a_lost_answer_says_so() -> None:
     assert "lost" not in str(raised.value)
 
 
+def test_an_end_after_a_lost_answer_says_so() -> None:
+    """The topic may be there, or gone."""
+    for answers, says in (
+        ([NetworkError("cut")], ["an earlier attempt, of which the response was lost, may have been"]),
+        ([UnreachableError("refused")], []),
+        ([NetworkError("cut"), AuthenticationError("no")], ["an earlier attempt, of which the response"]),
+        (
+            [{"b": EXISTS}, NetworkError("cut"), AuthenticationError("no")],
+            ["an earlier attempt", "also refused: making b: "],
+        ),
+    ):
+        with pytest.raises(KafkaError) as raised:
+            Settling(*answers).settle("ab", limit_ms=50)
+        notes = getattr(raised.value, "__notes__", [])
+        assert [text[: len(said)] for text, said in zip(notes, says, strict=True)] == says
+
+
 @pytest.mark.parametrize(
     "error",
     [
