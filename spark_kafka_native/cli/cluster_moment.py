@@ -25,9 +25,12 @@ class ClusterMoment:
     """The state of the cluster at one time."""
 
     at: float
+    """The start of the look; rates count from the time at which a number was read."""
+    ends_at: float = 0.0
     brokers: int = 0
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     groups: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    committed_at: dict[str, float] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
     """Groups that may not be described, and those of type ``streams``, have none."""
@@ -55,8 +58,10 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
         f"{name}: {topic.error_code.name}" for name, topic in topics.items() if topic.error_code
     ]
     latest, limit = dict.fromkeys(partitions, OffsetAt.LATEST), admin.router.deadline(MISSING_MS)
+    asked_at = time.monotonic()
     # One attempt: another view follows soon.
     ends, failed = try_offsets(admin.router, latest, IsolationLevel.READ_UNCOMMITTED, limit)
+    moment.ends_at = asked_at if failed else time.monotonic()  # others do not wait for a silent leader
     moment.problems += [str(error) for error in failed.values()]
     moment.brokers = len(admin.router.snapshot.brokers)
     moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
@@ -110,12 +115,13 @@ def _look_at_group(
     admin: Admin, group: GroupListing, moment: ClusterMoment, only_these: bool, timeout_s: float
 ) -> None:
     name = group.group_id
-    offsets = admin.group_offsets(name, timeout_s)
+    offsets, read_at = admin.group_offsets(name, timeout_s), time.monotonic()
     read = {tp: one.offset for tp, one in offsets.items() if not is_marker(one)}
     committed = {tp: offset for tp, offset in read.items() if tp in moment.ends}
     if (only_these and not committed) or (offsets and not read):  # markers have no lag
         return
     moment.groups[name], moment.states[name] = committed, group.state
+    moment.committed_at[name] = read_at
     if group.state == "Empty":
         moment.members[name] = 0
     elif group.type != "streams":  # described by another request

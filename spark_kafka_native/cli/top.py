@@ -128,7 +128,7 @@ def topic_rows(now: ClusterMoment, before: ClusterMoment) -> list[dict[str, Any]
         partitions[tp.topic] += 1
         # A lower end offset belongs to a new topic of the same name.
         written[tp.topic] += max(0, end - before.ends.get(tp, end))
-    seconds = max(0.001, now.at - before.at)
+    seconds = max(0.001, now.ends_at - before.ends_at)
     rows = [
         {
             "topic": name,
@@ -143,11 +143,11 @@ def topic_rows(now: ClusterMoment, before: ClusterMoment) -> list[dict[str, Any]
 
 def group_rows(now: ClusterMoment, before: ClusterMoment) -> list[dict[str, Any]]:
     """Return a row for each group, the largest lag first."""
-    seconds = max(0.001, now.at - before.at)
     rows = []
     for name, committed in now.groups.items():
         lag = sum(max(0, now.ends[tp] - offset) for tp, offset in committed.items())
-        earlier = before.groups.get(name, {})
+        earlier, read_at = before.groups.get(name, {}), now.committed_at[name]
+        seconds = max(0.001, read_at - before.committed_at.get(name, read_at))
         moved = sum(max(0, offset - earlier.get(tp, offset)) for tp, offset in committed.items()) / seconds
         rows.append(
             {

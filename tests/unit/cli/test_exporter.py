@@ -369,9 +369,17 @@ def test_an_address_in_use_is_an_error(capfd: pytest.CaptureFixture[str]) -> Non
 def test_rates_of_top_are_those_of_what_two_looks_have_in_common() -> None:
     """Nothing is written between them in a partition that is new, or in a topic that is created again."""
     new = TopicPartition("new", 0)
-    before = ClusterMoment(at=10.0, ends={T0: 10, T1: 50}, groups={"g": {T0: 4, T1: 50}})
+    before = ClusterMoment(
+        at=0.0,
+        ends_at=10.0,
+        ends={T0: 10, T1: 50},
+        groups={"g": {T0: 4, T1: 50}},
+        committed_at={"g": 11.0},
+    )
     now = ClusterMoment(
-        at=12.0,
+        at=11.5,
+        ends_at=12.0,
+        committed_at={"g": 13.0, "late": 14.0},
         ends={T0: 30, T1: 5, new: 1_000},
         groups={"g": {T0: 14, T1: 7, new: 900}, "late": {new: 1_000}},
         states={"g": "Stable", "late": "Empty"},
@@ -384,8 +392,38 @@ def test_rates_of_top_are_those_of_what_two_looks_have_in_common() -> None:
         row["group"]: (row["lag"], row["committed_per_s"], row["behind"]) for row in group_rows(now, before)
     }
     assert rows == {"g": (116, 5.0, "23 s"), "late": (0, 0.0, None)}
-    still = ClusterMoment(at=14.0, ends=now.ends, groups=now.groups, states=now.states)
+    still = replace(now, committed_at={"g": 15.0, "late": 15.0})
     assert [row["behind"] for row in group_rows(still, now)] == ["for ever", None]
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_numbers_have_the_time_at_which_they_were_read(
+    monkeypatch: pytest.MonkeyPatch, is_silent: bool
+) -> None:
+    """Rates were many times off after a slow look. A leader that is waited for in vain is asked beside the
+    others."""
+    now = [100.0]
+    monkeypatch.setattr(cluster_moment, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def takes(seconds: float) -> Callable[[Any], None]:
+        def pass_time(_: Any) -> None:
+            now[0] += seconds
+
+        return pass_time
+
+    with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
+        broker.create_topic("t")
+        admin.reset_offsets("g", {T0: 0})
+        broker.on("Metadata").change(takes(10))
+        ends = broker.on("ListOffsets").change(takes(1))
+        if is_silent:
+            ends.fail("LEADER_NOT_AVAILABLE")
+        broker.on("OffsetFetch").change(takes(3))
+        broker.on("ListGroups").reply({"groups": [{"group_id": "g", "group_state": "Empty"}]})
+        moment = cluster_moment.look_at_cluster(admin, [])
+    assert bool(moment.problems) is is_silent
+    assert (moment.at, moment.ends_at) == (100.0, 110.0 if is_silent else 111.0)
+    assert moment.committed_at == {"g": now[0]}
 
 
 def test_a_look_leaves_out_topics_of_kafka_itself_and_groups_that_commit_nothing() -> None:
