@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..kafka.errors import BrokerError, KafkaError
+from ..kafka.errors import AuthenticationError, BrokerError, KafkaError
 from ..kafka.model import OffsetAt, TopicPartition
 from ..spark.write.commit_markers import is_marker
 
@@ -36,11 +37,18 @@ class ClusterMoment:
     """Groups that may not be described, and those of type ``streams``, have none."""
     problems: list[str] = field(default_factory=list)
 
+    def note(self, errors: Iterable[KafkaError]) -> None:
+        """Add ``errors`` to the problems. Raises an `AuthenticationError`."""
+        for error in errors:
+            if isinstance(error, AuthenticationError):
+                raise error
+            self.problems.append(str(error))
+
 
 def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     """Look at these topics, or at all that are not internal, and at the groups that read them. What a part of
     the cluster does not answer is among the ``problems``. Raises `KafkaError` if no topic can be seen, or no
-    broker lists its groups.
+    broker lists its groups, and `AuthenticationError` for any broker: the next look would log in again.
     """
     from ..kafka.cluster.offsets import MISSING_MS, try_offsets
     from ..kafka.model import IsolationLevel
@@ -62,7 +70,7 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
     # One attempt: another view follows soon.
     ends, failed = try_offsets(admin.router, latest, IsolationLevel.READ_UNCOMMITTED, limit)
     moment.ends_at = asked_at if failed else time.monotonic()  # others do not wait for a silent leader
-    moment.problems += [str(error) for error in failed.values()]
+    moment.note(failed.values())
     moment.brokers = len(admin.router.snapshot.brokers)
     moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}
     _look_at_groups(admin, moment, only_these=bool(names))
@@ -93,7 +101,7 @@ def _look_at_groups(admin: Admin, moment: ClusterMoment, *, only_these: bool) ->
     from ..kafka.cluster.router import CoordinatorKey
 
     listed, unheard = list_groups_of_each_broker(admin.router, admin.router.deadline())
-    moment.problems += [str(error) for error in unheard.values()]
+    moment.note(unheard.values())
     groups = {
         CoordinatorKey.group(group.group_id): group
         for group in listed
@@ -107,7 +115,7 @@ def _look_at_groups(admin: Admin, moment: ClusterMoment, *, only_these: bool) ->
         try:
             _look_at_group(admin, group, moment, only_these, max(_LEAST_S, patience_s[coordinator]))
         except KafkaError as error:  # a group without permission, or just deleted
-            moment.problems.append(str(error))
+            moment.note([error])
             patience_s[coordinator] -= time.monotonic() - asked_at
 
 

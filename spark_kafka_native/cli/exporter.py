@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..kafka.errors import KafkaError
+from ..kafka.errors import ConfigError, KafkaError, SecurityError
 from .cluster_moment import ClusterMoment, look_at_cluster
 from .options import add_connection_options, connect, number
 from .output import note
@@ -51,7 +51,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look and serve until a signal ends it."""
+    """Look and serve until a signal ends it, or refused credentials do."""
     from prometheus_client import CollectorRegistry, start_http_server
 
     from ..kafka.observe.prometheus import export_to_prometheus
@@ -68,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
             while True:
                 try:
                     watched.see(look_at_cluster(admin, arguments.names))
+                except (SecurityError, ConfigError):
+                    raise  # each further login with a wrong password may lock the account
                 except KafkaError as error:
                     watched.miss(error)
                 time.sleep(arguments.interval)

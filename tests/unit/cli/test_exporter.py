@@ -262,6 +262,39 @@ def test_top_ends_where_each_login_may_lock_the_account_and_fails_where_the_last
     assert failed.count(True) == looks
 
 
+def test_the_exporter_ends_where_each_login_may_lock_the_account(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    looks = [NetworkError("cut"), AuthenticationError("wrong password")]
+
+    def look(*_: Any) -> ClusterMoment:
+        raise looks.pop(0)
+
+    monkeypatch.setattr(exporter_module, "look_at_cluster", look)
+    with MockBroker() as broker:
+        server = ["-b", broker.bootstrap_servers]
+        assert main(["exporter", "--listen", "127.0.0.1:0", "-i", "1", *server]) == 1
+    assert capfd.readouterr().err.splitlines()[1:] == [
+        "warning: cut",
+        "AuthenticationError: wrong password",
+    ]
+
+
+@pytest.mark.parametrize("partitions", [1, 2], ids=["list of groups", "leader"])
+def test_a_login_that_one_of_the_brokers_refuses_is_no_mere_problem(partitions: int) -> None:
+    """It would be repeated with each look."""
+    login: dict[str, Any] = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN"}
+    login |= {"username": "alice", "password": "secret"}
+    with MockBroker(2, users={"alice": "secret"}) as broker:
+        broker.create_topic("t", partitions)
+        leader = broker.leader("t", 0)
+        address = broker.bootstrap_servers.split(",")[leader - 1]
+        broker.on("SaslAuthenticate", node_id=3 - leader, times=None).reply({"error_code": 58})
+        with Admin(address, **login) as admin, pytest.raises(AuthenticationError):
+            cluster_moment.look_at_cluster(admin, [])
+        assert len([one for one in broker.asked("SaslAuthenticate") if one.node_id != leader]) == 1
+
+
 def test_a_topic_that_is_gone_does_not_hide_the_others_that_were_named() -> None:
     with MockBroker() as broker, Admin(broker.bootstrap_servers) as admin:
         broker.create_topic("orders")
