@@ -264,11 +264,7 @@ class MicroBatch:
     def losses(self, *, has_group_id: bool = False) -> Iterator[KafkaConditionError]:
         """The losses in partitions that earlier batches have read."""
         if deleted := sorted((self.begin.keys() | self.former.keys()) - self.end.positions.keys()):
-            condition = "KAFKA_DATA_LOSS.PARTITIONS_DELETED"
-            yield KafkaConditionError(
-                f"{condition}_AND_GROUP_ID_CONFIG_PRESENT" if has_group_id else condition,
-                {"partitions": format_topic_partitions(deleted)},
-            )
+            yield partitions_deleted(deleted, "_AND_GROUP_ID_CONFIG_PRESENT" if has_group_id else "")
         for tp in sorted(self.former.keys() & self.end.positions.keys()):
             now = self.end.topic_ids[tp.topic]
             yield offset_changed(
@@ -313,6 +309,15 @@ class MicroBatch:
             for tp, until in sorted(self.end.positions.items())
             if tp in starts and starts[tp] < until
         ]
+
+
+def partitions_deleted(partitions: Iterable[TopicPartition], suffix: str = "") -> KafkaConditionError:
+    """The loss of partitions that brokers do not name."""
+    return KafkaConditionError(
+        f"KAFKA_DATA_LOSS.PARTITIONS_DELETED{suffix}",
+        {"partitions": format_topic_partitions(partitions)},
+        "If a topic is there, an ACL is missing: with one for Describe the query goes on where it was.",
+    )
 
 
 def offset_changed(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ....kafka.errors import ConfigError, KafkaError
 from ...error_conditions import KafkaConditionError
-from ..offset_range import OffsetRange, format_topic_partitions
+from ..offset_range import OffsetRange
 from ..read_options import MicroBatchLimits, StreamOptions
 from .admission_control import Backlog, SizeEstimate, holds_back, plan_end
 from .micro_batch import (
@@ -24,6 +24,7 @@ from .micro_batch import (
     check_available_now,
     end_of_batch,
     offset_changed,
+    partitions_deleted,
 )
 from .range_calculator import PlannedRange, describe_small_tasks, form_tasks
 from .stream_logs import StreamLogs
@@ -244,9 +245,7 @@ class StreamPlanner:
 
     def _report_all_gone(self, start: StreamOffset) -> None:
         if start.positions and self._options.read.fail_on_data_loss:
-            raise KafkaConditionError(
-                "KAFKA_DATA_LOSS.PARTITIONS_DELETED", {"partitions": format_topic_partitions(start.positions)}
-            )
+            raise partitions_deleted(start.positions)
 
     def _report(self, losses: Iterable[KafkaConditionError]) -> None:
         """Raise the first, or warn of all, as ``failOnDataLoss`` says."""
