@@ -128,8 +128,9 @@ class BatchTask:
             f"{digest.hash:016x}), and {marker.rows} (hash {marker.hash:016x}) were committed before the "
             "restart: the query makes other rows of the same input (rand(), current_timestamp(), a changed "
             "query; a newer schema in the registry: value.schemaVersion can name the one before; another "
-            "number of partitions: where a shuffle has no given one, Spark chooses it by the number of "
-            "cores, see spark.sql.adaptive.streaming.stateless.enabled), or, with "
+            "number of partitions: minPartitions, maxPartitions, repartition; where a shuffle has no given "
+            "one, Spark chooses it by the number of cores, see "
+            "spark.sql.adaptive.streaming.stateless.enabled), or, with "
             "failOnDataLoss=false, input was deleted meanwhile. Run it as it was; only deterministic queries "
             "can be written exactly once"
         )
