@@ -31,8 +31,10 @@ _OF_METADATA: Final = frozenset(
     )
 )
 """Of AWS (two), Google, Alibaba and Azure, which are not link-local."""
-_IPV4_AT_THE_END: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96")))
-"""NAT64 (RFC 6052, 8215), and the addresses that RFC 4291 calls IPv4-compatible."""
+_IPV4_AT_THE_END: Final = tuple(
+    map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
+)
+"""NAT64 (RFC 6052, 8215), and IPv4-compatible and IPv4-translated addresses (RFC 4291, 2765)."""
 
 
 class RequestError(Exception):

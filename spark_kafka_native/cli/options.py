@@ -168,10 +168,15 @@ def _environment_file() -> Path | None:
 
 
 def _file_properties(file: Path, source: str) -> dict[str, str]:
-    from ..kafka.security.config_providers import read_properties  # late: most commands read no file
+    # Late: most commands read no file.
+    from ..kafka.config.client_config import ProducerConfig, TransactionConfig
+    from ..kafka.group.group_config import GroupConfig
+    from ..kafka.security.config_providers import read_properties
 
+    configs = (ClientConfig, ConsumerConfig, GroupConfig, ProducerConfig, TransactionConfig)
+    known = frozenset[str]().union(*(config.property_names() for config in configs))
     try:
-        return read_properties(file.read_bytes())
+        return read_properties(file.read_bytes(), lambda name: name in known or is_of_format(name))
     except OSError as error:
         raise ConfigError(f"{source}: {file} can't be read: {error.strerror}") from None
 

@@ -55,6 +55,7 @@ def dripping(head: bytes, tls: ssl.SSLContext | None = None) -> Iterator[int]:
         "64:ff9b::a9fe:a9fe",
         "2002:a9fe:a9fe::1",
         "64:ff9b:1::a9fe:a9fe",
+        "::ffff:0:a9fe:a9fe",
         "fd00:ec2::254",
         "fd00:ec2::23",
         "::ffff:168.63.129.16",

@@ -38,7 +38,7 @@ class KerberosLogin:
     service: str = DEFAULT_SERVICE
     """The first part of the brokers' principals."""
     given: str | None = None
-    """``principal`` as the settings have it, where that is a reference."""
+    """``principal`` as the settings have it, which may be a reference."""
 
     @property
     def shown(self) -> str:

@@ -81,15 +81,17 @@ def resolve(name: str, value: str | Secret) -> str:
     return text
 
 
-def read_properties(content: str | bytes) -> dict[str, str]:
+def read_properties(content: str | bytes, is_read: Callable[[str], bool]) -> dict[str, str]:
     """`parse_properties` of a client's file, perhaps with prefixes of options: ``${env:NAME}`` becomes the
-    reference ``env:NAME`` where a setting may be one, else the variable's value. Raises `ConfigError`."""
-    return parse_properties(content, _referred)
+    reference ``env:NAME`` where a setting may be one, or nothing reads it (``is_read``, given a name in lower
+    case, as it may be another program's secret); else the variable's value. Raises `ConfigError`."""
 
+    def referred(name: str, reference: str) -> str:
+        own = _PREFIXES.sub("", name.lower())
+        keeps = own.startswith(_REGISTRY) or takes_reference(own) or not is_read(name.lower())
+        return reference if keeps else resolve(name, reference)
 
-def _referred(name: str, reference: str) -> str:
-    own = _PREFIXES.sub("", name.lower())
-    return reference if own.startswith(_REGISTRY) or takes_reference(own) else resolve(name, reference)
+    return parse_properties(content, referred)
 
 
 def _variable(name: str, variable: str) -> str:

@@ -75,6 +75,8 @@ def login_of(security: SecurityConfig) -> KerberosLogin:
         security.kerberos_keytab,
         security.kerberos_service,
     )
+    if login.principal is None:
+        return login
     return replace(login, given=as_given(security, principal, "principal"))
 
 
@@ -190,6 +192,8 @@ class SharedCredential:
         self._clock = clock
         self._lock = threading.Lock()
         self._credential: Any = None
+        self._retired: Any = None
+        """The last credential that was found expired."""
         self._refresh_at = self._expires_at = 0.0
         self._failure: KafkaError | None = None
         """Of the last login; an object of its own each time."""
@@ -198,12 +202,12 @@ class SharedCredential:
         """A credential that remains valid for a while. Raises the error of the login, unless the present one
         is still valid.
         """
-        now, before = self._clock(), self._failure
+        before = self._failure
         present = self._credential
-        if present is not None and now < self._refresh_at:
+        if self._serves(present, self._refresh_at):
             return present
         # While the present one is valid no thread waits for another one's login.
-        if not self._lock.acquire(blocking=present is None or now >= self._expires_at):
+        if not self._lock.acquire(blocking=not self._serves(present, self._expires_at)):
             return present
         try:
             if self._failure is not None and self._failure is not before:
@@ -214,13 +218,13 @@ class SharedCredential:
 
     def _renewed(self) -> Any:
         now = self._clock()
-        if self._credential is not None and now < self._refresh_at:
+        if self._serves(self._credential, self._refresh_at):
             return self._credential
         try:
             credential, lifetime_s = self._acquire()
         except KafkaError as error:
             # By the time of now: the ticket may have expired during the attempt.
-            if self._credential is None or self._clock() >= self._expires_at:
+            if not self._serves(self._credential, self._expires_at):
                 self._failure = to_keep(error)
                 raise
             _LOG.warning("%s; the present ticket is used until it expires", error)
@@ -231,12 +235,15 @@ class SharedCredential:
         self._refresh_at, self._expires_at = now + lifetime_s * _REFRESH, now + lifetime_s
         return credential
 
+    def _serves(self, credential: Any, until: float) -> bool:
+        return credential is not None and credential is not self._retired and self._clock() < until
+
     def retire(self, credential: Any) -> None:
         """Log in again for the next context, unless that has been done since: ``credential`` has expired."""
         # Without the lock, which another thread holds throughout a login: with a KDC that does not answer, it
-        # would wait past its deadline. At worst there is one login more.
+        # would wait past its deadline.
         if self._credential is credential:
-            self._refresh_at = self._expires_at = 0.0
+            self._retired = credential
 
 
 _Key = tuple[str | None, str, str]

@@ -254,6 +254,12 @@ _LEFT_OUT: Final = ("key.serializer", "value.serializer", "key.deserializer", "v
 """Settings that Java's clients need and ``pykafka`` does not: keys and values are bytes."""
 
 
+def _is_read(lowered: str) -> bool:
+    """True if a property of a client's file, with or without a prefix, means something to reads or writes."""
+    is_format = lowered.startswith(("key.", "value.")) and lowered not in _LEFT_OUT
+    return is_format or lowered in _OWN or lowered.removeprefix("kafka.") in _OF_ONE_DIRECTION
+
+
 def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
     """Read the file that Java's clients and Kafka's tools take, for
     ``options(**options_from_properties(path))``.
@@ -268,7 +274,7 @@ def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
 
     content = read_file("options_from_properties", os.fspath(path))
     found: dict[str, str] = {}
-    for name, value in read_properties(content).items():
+    for name, value in read_properties(content, _is_read).items():
         lowered = name.lower()
         if lowered in _LEFT_OUT:
             continue

@@ -115,7 +115,10 @@ class ClassicGroup:
     def _take_over(self, former_id: str, member_id: str) -> ClassicGroupMember | None:
         """Give a member that is back its new id; it, if there is one."""
         if former_id and former_id != member_id:
-            self.members[member_id] = self.members.pop(former_id)
+            # In its place: which protocol is chosen depends on the order.
+            self.members = {
+                (member_id if key == former_id else key): one for key, one in self.members.items()
+            }
             self.leader = member_id if self.leader == former_id else self.leader
         return self.members.get(member_id)
 

@@ -181,6 +181,17 @@ def test_options_take_precedence_over_the_file(tmp_path: Path) -> None:
     assert options.given_properties(given(config=file))["client.id"] == "zoë"
 
 
+def test_variables_of_a_file_are_read_for_properties_that_a_command_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "client.properties"
+    names = ("bootstrap.servers", "group.instance.id", "transactional.id", "basic.auth", "sasl.password")
+    file.write_text("\n".join(f"{name}=${{env:V}}" for name in names))
+    monkeypatch.setenv("V", "v")
+    found = options.all_properties(given(config=file))
+    assert [found[name] for name in names] == ["v", "v", "v", "env:V", "env:V"]
+
+
 def test_options_and_their_file_take_precedence_over_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

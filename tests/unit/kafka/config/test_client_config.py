@@ -623,7 +623,8 @@ def test_blanks_around_a_value_do_not_count() -> None:
     """As in Java: a file may have them at the end of a line, and the group was another one."""
     found = read_properties(
         "bootstrap.servers=a:1 \nclient.id=me \nclient.rack= az1 \nsecurity.protocol= SASL_SSL \n"
-        "sasl.mechanism=PLAIN \nsasl.username=u\t\nsasl.password=s3 c \n"
+        "sasl.mechanism=PLAIN \nsasl.username=u\t\nsasl.password=s3 c \n",
+        lambda _: True,
     )
     config = ClientConfig.from_properties(found)
     assert (config.client_id, config.client_rack, config.security.username) == ("me", "az1", "u")

@@ -209,7 +209,19 @@ def test_only_allowed_environment_variables_are_read(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_variable_of_a_properties_file_is_read_later_where_it_can_be(name: str) -> None:
-    assert read_properties(f"{name}=${{env:NOT_SET_HERE}}") == {name: "env:NOT_SET_HERE"}
+    assert read_properties(f"{name}=${{env:NOT_SET_HERE}}", known) == {name: "env:NOT_SET_HERE"}
+
+
+def known(_: str) -> bool:
+    return True
+
+
+def test_a_variable_of_a_property_that_nothing_reads_stays_where_it_is() -> None:
+    """It may be the secret of another program, and Spark shows options."""
+    asked: list[str] = []
+    text = "kafka.Basic.auth=${env:NOT_SET_HERE}"
+    found = read_properties(text, lambda name: bool(asked.append(name)))
+    assert (found, asked) == ({"kafka.Basic.auth": "env:NOT_SET_HERE"}, ["kafka.basic.auth"])
 
 
 @pytest.mark.parametrize("name", ["group.id", "kafka.client.rack", "ssl.truststore.location", "subscribe"])
@@ -218,13 +230,13 @@ def test_a_variable_of_any_other_property_is_read_with_the_file(
 ) -> None:
     """``group.id=${env:GROUP}`` was the group ``env:GROUP``, in each environment the same one."""
     monkeypatch.setenv("GROUP", "billing")
-    assert read_properties(f"{name}=${{env:GROUP}} ") == {name: "billing"}
-    assert read_properties(f"{name}=env:GROUP") == {name: "env:GROUP"}  # Java knows no such reference
+    assert read_properties(f"{name}=${{env:GROUP}} ", known) == {name: "billing"}
+    assert read_properties(f"{name}=env:GROUP", known) == {name: "env:GROUP"}  # Java knows no such reference
     with pytest.raises(ConfigError, match=f"{name}: the environment variable NOT_SET_HERE is not set"):
-        read_properties(f"{name}=${{env:NOT_SET_HERE}}")
+        read_properties(f"{name}=${{env:NOT_SET_HERE}}", known)
     monkeypatch.setenv(config_providers.ALLOWED_VARIABLES, "OTHER")
     with pytest.raises(ConfigError, match=f"{name}: .* GROUP is not among PYKAFKA_ALLOWED_VARIABLES"):
-        read_properties(f"{name}=${{env:GROUP}}")
+        read_properties(f"{name}=${{env:GROUP}}", known)
 
 
 def test_only_allowed_urls_pass(monkeypatch: pytest.MonkeyPatch) -> None:

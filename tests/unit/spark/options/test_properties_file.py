@@ -37,6 +37,25 @@ def test_names_get_their_prefix(tmp_path: Path) -> None:
     assert options_from_properties(str(path)) == options_from_properties(path)
 
 
+def test_variables_are_read_for_what_reads_and_writes_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("V", "v")
+    path = tmp_path / "client.properties"
+    names = ["group.id", "kafka.transactional.id", "Subscribe", "value.my.setting", "key.deserializer"]
+    unknown = ["basic.auth.user.info", "kafka.bearer.auth.token", "consumer.sasl.jaas.config"]
+    path.write_text("\n".join(f"{name}=${{env:V}}" for name in [*names, *unknown]))
+    assert options_from_properties(path) == {
+        "kafka.group.id": "v",
+        "kafka.transactional.id": "v",
+        "Subscribe": "v",
+        "value.my.setting": "v",
+        "kafka.basic.auth.user.info": "env:V",
+        "kafka.bearer.auth.token": "env:V",
+        "kafka.consumer.sasl.jaas.config": "env:V",
+    }
+
+
 def test_settings_of_formats_and_registries_stay_as_they_are(tmp_path: Path) -> None:
     """With ``kafka.`` in front, values were decoded with the registry of keys and values. A format of another
     package may call its settings as it likes."""
