@@ -123,7 +123,8 @@ def _send_once(
     # One timer for the whole request: a socket timeout would restart with each byte.
     watchdog = threading.Timer(max(until - time.monotonic(), 0), open_socket.cut)
     watchdog.daemon = True
-    watchdog.start()
+    with contextlib.suppress(RuntimeError):  # without a thread, the socket's own limits are left
+        watchdog.start()
     try:
         sock = open_socket.hold(
             _connect(host, resolve(host, parts.port or (443 if tls else 80), until), until)
@@ -211,7 +212,9 @@ def _effective_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Addre
 
 
 def _resolve(host: str, port: int, until: float) -> list[Any]:
-    """The addresses. The system's resolver has no time limit: a thread waits for it."""
+    """The addresses. The system's resolver has no time limit: a thread waits for it, or this one if no other
+    can start, because the interpreter is ending (Python 3.12 on), or because there are too many.
+    """
     found: list[Any] = []
 
     def ask() -> None:
@@ -221,8 +224,11 @@ def _resolve(host: str, port: int, until: float) -> list[Any]:
             found.append(error)
 
     thread = threading.Thread(target=ask, daemon=True, name=f"look-up of {host}")
-    thread.start()
-    thread.join(max(until - time.monotonic(), 0))
+    try:
+        thread.start()
+        thread.join(max(until - time.monotonic(), 0))
+    except RuntimeError:
+        ask()
     if not found:
         raise TimeoutError
     if isinstance(found[0], Exception):

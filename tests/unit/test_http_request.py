@@ -184,6 +184,20 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
     assert has_answered.wait(60)
 
 
+def test_a_request_is_sent_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the interpreter ends (Python 3.12 on): the last records of a producer may need a new token."""
+    start, ours = threading.Thread.start, threading.get_ident()
+
+    def refuse(thread: threading.Thread) -> None:
+        if threading.get_ident() == ours:
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        start(thread)
+
+    with serving(lambda _: (200, {}, b"yes")) as served:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert send(served.url, GET, None, time.monotonic() + 60, max_body_bytes=9).body == b"yes"
+
+
 @pytest.mark.parametrize("error", [socket.gaierror(-2, "unknown"), UnicodeError("label too long")], ids=repr)
 def test_a_name_without_an_address_is_said_at_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def resolve(*_: Any, **__: Any) -> list[Any]:

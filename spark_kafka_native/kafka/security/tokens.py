@@ -53,6 +53,8 @@ _NO_ANSWER: Final = (
     *(ssl.SSLEOFError, IncompleteRead, BadStatusLine),
 )
 _NO_WAY: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN)
+_NO_THREAD: Final = "can't start new thread"
+"""Python's words where there are too many. As the interpreter ends they are others, and stay true."""
 _NAMES_OF_LIBRARIES: Final = frozenset(
     {"ConnectionError", "Timeout", "ConnectError", "TimeoutException", "NetworkError", "RemoteProtocolError"}
     | {"NewConnectionError", "NameResolutionError", "TimeoutError"}
@@ -174,9 +176,8 @@ class TokenSource:
         except KafkaError:
             raise
         except Exception as error:  # noqa: BLE001 - no failure may pass by a token that is valid
-            raise AuthenticationError(
-                f"OAUTHBEARER: {self._name} failed with {type(error).__name__}"
-            ) from None
+            kind = NetworkError if _may_pass(error) else AuthenticationError
+            raise kind(f"OAUTHBEARER: {self._name} failed with {type(error).__name__}") from None
         own = _expiry(text)
         # The answer of a cache may give the lifetime that the token had when it was made. One that is over is
         # no sign of that if the clocks differ.
@@ -287,7 +288,7 @@ def _call(name: str, security: SecurityConfig) -> tuple[str, float | None]:
     except KafkaError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the user's; its words may hold the token
-        kind = NetworkError if _has_no_answer(error) else AuthenticationError
+        kind = NetworkError if _may_pass(error) else AuthenticationError
         raise kind(f"the token provider {name} failed with {type(error).__name__}") from None
     token, expires_ms = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
     if not isinstance(token, str) or not isinstance(expires_ms, int | float | None):
@@ -297,13 +298,16 @@ def _call(name: str, security: SecurityConfig) -> tuple[str, float | None]:
     return token, seconds(expires_ms, per_second=1000)
 
 
-def _has_no_answer(error: BaseException) -> bool:
-    """True if ``error`` is of a connection that failed: nothing was refused, and another attempt locks no
-    account. Not by its context: a refusal may be raised where such an error was handled.
+def _may_pass(error: BaseException) -> bool:
+    """True if ``error`` is of a connection that failed, or of a thread that could not start: nothing was
+    refused, and another attempt locks no account. Not by its context: a refusal may be raised where such an
+    error was handled.
     """
     one: object = error
     for _ in range(_MAX_CAUSES):
         if isinstance(one, _NO_ANSWER) or (isinstance(one, OSError) and one.errno in _NO_WAY):
+            return True
+        if isinstance(one, RuntimeError) and str(one) == _NO_THREAD:
             return True
         if not _NAMES_OF_LIBRARIES.isdisjoint(kind.__name__ for kind in type(one).__mro__):
             return True

@@ -115,6 +115,16 @@ def test_an_error_of_any_type_is_a_failed_fetch(caplog: pytest.LogCaptureFixture
     assert MARKED not in str(raised.value) + caplog.text
 
 
+def test_a_fetch_without_a_thread_of_its_own_may_be_repeated() -> None:
+    """There are too many for a moment: no credentials were refused."""
+    fetches = Fetches()
+    fetches.failure = RuntimeError("can't start new thread")
+    with pytest.raises(NetworkError, match="its source failed with RuntimeError"):
+        fetches.token()
+    fetches.failure = None
+    assert fetches.token() == "token1"
+
+
 def test_the_old_token_is_not_used_if_it_expires_while_no_new_one_comes() -> None:
     """A broker refuses it, and that would be final, unlike an endpoint that does not answer."""
     fetches = Fetches()
@@ -696,7 +706,9 @@ def in_a_circle() -> Exception:
         (http.client.BadStatusLine(MARKED), NetworkError),
         (because(RuntimeError(MARKED), ValueError(MARKED), ConnectionError(MARKED)), NetworkError),
         (because(RuntimeError(MARKED), Timeout(MARKED)), NetworkError),
+        (RuntimeError("can't start new thread"), NetworkError),
         # Trying again would lock the account, or help nothing.
+        (RuntimeError("can't create new thread at interpreter shutdown"), AuthenticationError),
         (urllib.error.HTTPError("https://idp", 401, MARKED, Message(), None), AuthenticationError),
         (ssl.SSLCertVerificationError(MARKED), AuthenticationError),
         (urllib.error.URLError(ssl.SSLCertVerificationError(MARKED)), AuthenticationError),
