@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ..runtime.fork import no_fork
+
 POOLED_FROM = 64 * 1024
 """Smaller frames are not pooled: they are cheap, and values decoded from them may keep their memory alive."""
 POOLED_FRAMES = 3
@@ -71,7 +73,8 @@ class FrameBuffers:
 
 def _unwritten(length: int) -> memoryview:
     """Uninitialized memory: a bytearray would be filled with zeros first."""
-    import numpy as np  # late: metadata requests never need numpy
+    with no_fork():
+        import numpy as np  # late: metadata requests never need numpy
 
     return memoryview(np.empty(length, np.uint8).data).cast("B")
 

@@ -23,6 +23,7 @@ from ..protocol.api.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ..protocol.message import Request
 from ..protocol.versions import VersionRanges, choose_version, lower_api_versions, read_version_ranges
 from ..runtime.deadline import Deadline
+from ..runtime.fork import no_fork
 
 if TYPE_CHECKING:
     from .authentication import Peer
@@ -95,7 +96,8 @@ def shake_hands(peer: Peer, config: ClientConfig, deadline: Deadline) -> Negotia
     # After ApiVersions (KIP-152), before any other request.
     lifetime_ms = 0
     if security.uses_sasl:
-        from .authentication import authenticate  # late: a tenth of the import time of a plain connection
+        with no_fork():
+            from .authentication import authenticate  # late: a tenth of the import time of a plain connection
 
         lifetime_ms = authenticate(peer, security, api_versions, deadline)
     return Negotiated(api_versions=api_versions, features=features, session_lifetime_ms=lifetime_ms)

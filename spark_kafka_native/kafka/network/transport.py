@@ -34,6 +34,7 @@ from ..errors import (
     UnreachableError,
 )
 from ..runtime.deadline import Deadline
+from ..runtime.fork import no_fork
 from ..runtime.name_lookup import AddressInfo, failed_addresses, look_up
 
 Buffer = bytes | bytearray | memoryview
@@ -311,7 +312,8 @@ def _drop(buffers: list[memoryview], sent: int) -> None:
 
 
 def _tls_context(security: SecurityConfig) -> ssl.SSLContext:
-    from ..security.tls import tls_context  # late: a plaintext connection does not need it
+    with no_fork():
+        from ..security.tls import tls_context  # late: a plaintext connection does not need it
 
     return tls_context(security)
 

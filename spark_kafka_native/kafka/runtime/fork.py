@@ -9,12 +9,17 @@ thread, so that no call has to check in which process it runs.
 from __future__ import annotations
 
 import contextlib
+import logging  # noqa: F401 - before `register_at_fork`: no fork waits with its lock, which an import may need
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import MethodType
+from typing import Final
 
+_MAX_WAIT_S: Final = 30
+"""A fork waits no longer: a user's module may hang as it is imported, or wait for the thread that forks."""
 _resets: set[Callable[[], Callable[[], object] | None]] = set()
 
 
@@ -38,24 +43,47 @@ def _reset_all() -> None:
 
 
 _forking = threading.RLock()
-"""Held by the thread that forks, and in `no_fork`."""
+"""Held by the thread that forks."""
+_blocks: set[weakref.ref[threading.RLock]] = set()
+"""The locks of `no_fork`, each as long as its block needs it."""
 
 
-@contextlib.contextmanager
-def no_fork() -> Iterator[None]:
+def no_fork() -> contextlib.AbstractContextManager[bool]:
     """For a late import in a thread: other threads fork when it has ended. Python's lock of a module that a
     thread of the parent was importing is never released in a child, which waits at its own import for ever.
+
+    Each block has a lock of its own, so that no thread waits for the import of another one. No interrupt
+    comes between taking or releasing it and the block, as there is no Python code in between.
     """
+    mine = threading.RLock()
     with _forking:
-        yield
+        _blocks.add(weakref.ref(mine, _blocks.discard))
+    return mine
+
+
+def _locks() -> list[threading.RLock]:
+    return [lock for entry in list(_blocks) if (lock := entry()) is not None]
+
+
+def _before_fork() -> None:
+    _forking.acquire()
+    until = time.monotonic() + _MAX_WAIT_S
+    for lock in _locks():
+        lock.acquire(timeout=max(until - time.monotonic(), 0))
+
+
+def _in_parent() -> None:
+    for lock in _locks():
+        with contextlib.suppress(RuntimeError):  # it was not free in time
+            lock.release()
+    _forking.release()
 
 
 def _in_child() -> None:
     global _forking
     _forking = threading.RLock()
+    _blocks.clear()
 
 
 in_forked_child(_in_child)
-os.register_at_fork(
-    before=lambda: _forking.acquire(), after_in_parent=lambda: _forking.release(), after_in_child=_reset_all
-)
+os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_reset_all)

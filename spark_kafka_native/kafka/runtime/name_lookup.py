@@ -6,6 +6,7 @@ that is never answered costs one thread however often it is asked for, and delay
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - `getaddrinfo` needs it: a fork could cut its import in a thread short
 import ipaddress
 import socket
 import time

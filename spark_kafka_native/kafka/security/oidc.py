@@ -21,6 +21,7 @@ from ..config.secret import Secret
 from ..config.security_config import check_token_url
 from ..errors import AuthenticationError, ConfigError, NetworkError
 from ..runtime.deadline import Deadline
+from ..runtime.fork import no_fork
 from ..runtime.name_lookup import AddressInfo, resolved
 from .config_providers import check_url, read_file
 from .credentials import seconds
@@ -62,11 +63,13 @@ def fetch_token(credentials: ClientCredentials, deadline: Deadline) -> tuple[str
     is_https = urlsplit(url).scheme == "https"
     if not is_https and os.environ.get(ALLOW_HTTP, "").lower() != "true":
         raise ConfigError(f"{_URL}: http is for tests on this machine only; set {ALLOW_HTTP}=true for it")
+    with no_fork():  # OpenSSL has locks of its own as it reads certificates
+        tls = _tls(credentials) if is_https else None
     try:
         answer = send(
             url,
             _request(credentials),
-            _tls(credentials) if is_https else None,
+            tls,
             time.monotonic() + limit.remaining_ms / 1000,
             max_body_bytes=MAX_BODY_BYTES,
             resolve=lambda host, port, _: _addresses(host, port, limit),

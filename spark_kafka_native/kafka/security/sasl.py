@@ -12,6 +12,7 @@ import binascii
 import enum
 import hashlib
 import hmac
+import json
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -294,8 +295,6 @@ def check_extensions(extensions: Mapping[str, str]) -> None:
 
 
 def _status(challenge: bytes) -> str:
-    import json  # late: only a refusal needs it
-
     try:
         answer = json.loads(challenge)
     except (ValueError, RecursionError):

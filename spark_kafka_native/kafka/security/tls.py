@@ -17,6 +17,7 @@ from ...pem import in_lines, private_file, trust
 from ..config.secret import Secret
 from ..config.security_config import SecurityConfig, java_keystore
 from ..errors import ConfigError
+from ..runtime.fork import no_fork
 from .config_providers import read_file, resolve
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
@@ -46,19 +47,19 @@ def tls_context(security: SecurityConfig) -> ssl.SSLContext:
     truststore, truststore_name = _truststore(security)
     identity, identity_name = _identity(security)
     password = security.key_password
-    return _build(
-        _Material(
-            versions=security.tls_versions,
-            cipher_suites=security.cipher_suites,
-            check_hostname=security.check_hostname,
-            verify=security.verify_certificate,
-            truststore=truststore,
-            truststore_name=truststore_name,
-            identity=identity,
-            identity_name=identity_name,
-            key_password=None if password is None else Secret(resolve("ssl.key.password", password)),
-        )
+    material = _Material(
+        versions=security.tls_versions,
+        cipher_suites=security.cipher_suites,
+        check_hostname=security.check_hostname,
+        verify=security.verify_certificate,
+        truststore=truststore,
+        truststore_name=truststore_name,
+        identity=identity,
+        identity_name=identity_name,
+        key_password=None if password is None else Secret(resolve("ssl.key.password", password)),
     )
+    with no_fork():  # OpenSSL has locks of its own as it reads certificates
+        return _build(material)
 
 
 @functools.lru_cache(maxsize=8)
@@ -235,8 +236,9 @@ class Pkcs12:
 def read_pkcs12(shown: str, content: bytes, password: Secret | None) -> Pkcs12:
     """Read a PKCS12 store; ``shown`` is setting and file. Raises `ConfigError`, never with the content."""
     try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.serialization import pkcs12
+        with no_fork():
+            from cryptography.hazmat.primitives import serialization
+            from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise ConfigError(
             f"{shown} is a PKCS12 store, which takes the package cryptography: pip install "

@@ -26,7 +26,7 @@ from ..config.security_config import MSK_IAM, SecurityConfig
 from ..errors import AuthenticationError, ConfigError, KafkaError, NetworkError, own_copy
 from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
-from ..runtime.fork import in_forked_child
+from ..runtime.fork import in_forked_child, no_fork
 from .config_providers import check_module, resolve
 from .credentials import client_credentials, jaas_of, revealed, seconds, unsecured_token
 
@@ -264,7 +264,8 @@ def _fetcher(security: SecurityConfig) -> Callable[[Deadline], tuple[str, float 
         return lambda _deadline: unsecured_token(jaas_of(security))
 
     def fetch(deadline: Deadline) -> tuple[str, float | None]:
-        from .oidc import ClientCredentials, fetch_token  # late: it imports http.client
+        with no_fork():
+            from .oidc import ClientCredentials, fetch_token  # late: it imports http.client
 
         client_id, client_secret, scope = client_credentials(security)
         credentials = ClientCredentials(
@@ -346,7 +347,8 @@ def _imported(module: str, path: str) -> Any:
     """``path`` in ``module``. A module on the way must be allowed, too: else one would lend all that it
     imports.
     """
-    found: Any = importlib.import_module(module)
+    with no_fork():
+        found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part)
         if isinstance(found, ModuleType):
@@ -360,7 +362,8 @@ def _msk_token(security: SecurityConfig) -> tuple[str, int]:
         raise ConfigError(f"{MSK_IAM} needs the cluster's region: sasl.oauthbearer.aws.region or AWS_REGION")
     check_module(f"sasl.oauthbearer.token.provider={MSK_IAM}", _MSK_MODULE)
     try:
-        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # type: ignore[import-not-found, unused-ignore]
+        with no_fork():
+            from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         raise ConfigError(
             f"{MSK_IAM} takes the package aws-msk-iam-sasl-signer-python: pip install "

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support.forked_child import holds_in_forked_child
 
+import spark_kafka_native
 from spark_kafka_native.kafka.runtime import fork
 from spark_kafka_native.kafka.runtime.fork import in_forked_child, no_fork
 
@@ -108,3 +113,94 @@ def test_a_fork_waits_for_what_must_not_be_cut_short() -> None:
     with no_fork():
         assert holds_in_forked_child(child, seconds=20)
     assert holds_in_forked_child(child, seconds=20)
+
+
+def test_no_thread_waits_for_the_import_of_another_one() -> None:
+    """A module of a user may hang as it is imported: other threads connect."""
+    entered = threading.Event()
+
+    def work() -> None:
+        with no_fork():
+            entered.set()
+
+    with no_fork():
+        other = threading.Thread(target=work, daemon=True)
+        other.start()
+        assert entered.wait(20)
+    other.join()
+
+
+def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of a user may hang as it is imported, or wait for the thread that forks."""
+    monkeypatch.setattr(fork, "_MAX_WAIT_S", 0.01)
+    entered, release = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with no_fork():
+            entered.set()
+            release.wait(60)
+
+    hanging = threading.Thread(target=work)
+    hanging.start()
+    entered.wait(20)
+    assert holds_in_forked_child(lambda: True)
+    release.set()
+    hanging.join()
+    with no_fork():
+        assert holds_in_forked_child(lambda: True)
+
+
+LOGGING = """
+import os
+import sys
+import threading
+sys.path[:0] = {paths!r}
+from spark_kafka_native.kafka.runtime import fork
+import logging
+
+fork._MAX_WAIT_S = 600
+entered, forks = threading.Event(), threading.Event()
+
+def work():
+    with fork.no_fork():
+        entered.set()
+        forks.wait()
+        logging.getLogger("a module that is imported")
+
+os.register_at_fork(before=forks.set)
+threading.Thread(target=work, daemon=True).start()
+entered.wait()
+if os.fork() == 0:
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_fork_does_not_hold_the_lock_of_logging_as_it_waits() -> None:
+    """The import that it waits for may need it, and neither would end."""
+    script = LOGGING.format(paths=[str(Path(__file__).parents[4])])
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=120).returncode == 0
+
+
+def late_imports(path: Path) -> Iterator[str]:
+    """Those within functions of ``path`` that a fork does not wait for."""
+
+    def look(node: ast.AST, waits: bool) -> Iterator[str]:
+        if isinstance(node, ast.Import | ast.ImportFrom) and not waits:
+            yield f"{path.name}: {ast.unparse(node)}"
+        if isinstance(node, ast.With):
+            waits = waits or any(ast.unparse(item) == "no_fork()" for item in node.items)
+        for child in ast.iter_child_nodes(node):
+            yield from look(child, waits)
+
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            yield from look(node, False)
+
+
+def test_a_fork_waits_for_all_late_imports_of_a_connection() -> None:
+    """Else a child that connects, too, waits for ever, past its deadlines."""
+    kafka = Path(spark_kafka_native.__file__).parent / "kafka"
+    rooms = ["cluster", "network", "runtime", "security"]
+    found = {line for room in rooms for path in (kafka / room).rglob("*.py") for line in late_imports(path)}
+    assert found == {"authentication.py: from ..security.kerberos import forget_login"}, "that is imported"

@@ -27,8 +27,9 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509 import load_pem_x509_certificate
 from support.brokers.scripted_broker import properties
 from support.brokers.tls_server import PASSWORD, greet, server, wanting_client
+from support.forked_child import holds_in_forked_child
 
-from spark_kafka_native.kafka.config.client_config import ClientConfig, SecurityConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, SecurityConfig, SecurityProtocol
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, KafkaError, SecurityError
 from spark_kafka_native.kafka.network import handshake
 from spark_kafka_native.kafka.network.transport import Transport
@@ -51,6 +52,27 @@ def test_a_trusted_broker_is_greeted_under_its_name(
     greet(listener, folder, host="localhost.")  # many resolvers take it, certificates never carry it
     greet(listener, folder, host="127.0.0.1")
     assert listener.server_names == ["localhost", "localhost", None]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_waits_for_certificates_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else OpenSSL's locks, held by another thread of the parent, are never released in the child."""
+    begun, release, read = threading.Event(), threading.Event(), list[bool]()
+    made = ssl.create_default_context()
+
+    def create() -> ssl.SSLContext:
+        begun.set()
+        release.wait(0.2)
+        read.append(True)
+        return made
+
+    monkeypatch.setattr(ssl, "create_default_context", create)
+    monkeypatch.setattr(tls, "_build", tls._build.__wrapped__)
+    thread = threading.Thread(target=tls_context, args=(SecurityConfig(protocol=SecurityProtocol.SSL),))
+    thread.start()
+    assert begun.wait(20)
+    assert holds_in_forked_child(lambda: read == [True])
+    thread.join()
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from support.forked_child import holds_in_forked_child
 
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
@@ -602,6 +603,33 @@ def test_a_function_of_a_module_gives_tokens(module: ModuleType, monkeypatch: py
     assert current_token(config, soon()).reveal() == "from-module"
     monkeypatch.setenv(ALLOWED_MODULES, "other, token_maker")
     assert current_token(config, soon()).reveal() == "from-module"
+
+
+SLOW = """
+from slow_gate import begun, release
+begun.set()
+release.wait(0.2)
+make = lambda: "from-module"
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_child_forked_while_the_module_is_imported_has_the_whole_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It had the half of it for good, or waited for ever for the lock of its import."""
+    gate: Any = ModuleType("slow_gate")
+    gate.begun, gate.release = threading.Event(), threading.Event()
+    monkeypatch.setitem(sys.modules, "slow_gate", gate)
+    (tmp_path / "slow_tokens.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = security(token_provider="slow_tokens:make")
+    thread = threading.Thread(target=current_token, args=(config, soon()))
+    thread.start()
+    assert gate.begun.wait(20)
+    assert holds_in_forked_child(lambda: current_token(config, soon()).reveal() == "from-module", seconds=20)
+    thread.join()
+    monkeypatch.delitem(sys.modules, "slow_tokens")
 
 
 @pytest.mark.parametrize("allowed", ["", "other", "token_maker.sub", "token"])
