@@ -184,7 +184,7 @@ class Transport:
         """Wait for READ, WRITE or both. Returns the ready ones (both for a dead stream), or 0 if the deadline
         passed first.
         """
-        if self._tls and events & READ and self._socket.pending():  # type: ignore[attr-defined]
+        if self._tls and events & READ and self._has_decrypted():
             return READ
         poller = select.poll()
         poller.register(self._socket.fileno(), events)
@@ -193,6 +193,10 @@ class Transport:
             return 0
         found = ready[0][1]
         return events if found & _GONE else found & events
+
+    def _has_decrypted(self) -> bool:
+        with self._tls_lock:
+            return bool(self._socket.pending())  # type: ignore[attr-defined]
 
     def shut(self) -> None:
         """End the stream in both directions, which wakes waiting threads. The descriptor stays open."""

@@ -187,6 +187,20 @@ def test_bytes_that_were_decrypted_and_not_read_are_ready():
     broker.close()
 
 
+def test_another_thread_is_not_writing_as_decrypted_bytes_are_looked_for(monkeypatch):
+    """Two threads in one object of OpenSSL are undefined behaviour, for a question, too."""
+    ours, theirs = socket.socketpair()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    encrypted = context.wrap_socket(ours, server_hostname="broker", do_handshake_on_connect=False)
+    transport, held = Transport(encrypted, "broker:1"), []
+    monkeypatch.setattr(encrypted, "pending", lambda: held.append(transport._tls_lock.locked()) or 0)
+    assert transport.wait(READ, Deadline.after_ms(1)) == 0
+    assert held == [True]
+    assert not transport._tls_lock.locked()
+    transport.close()
+    theirs.close()
+
+
 @pytest.mark.parametrize("reading", [True, False])
 def test_a_damaged_record_is_a_lost_connection_once_the_broker_has_answered(monkeypatch, reading):
     """Another connection helps. Before the first answer it may be a disagreement about TLS, which stays."""
