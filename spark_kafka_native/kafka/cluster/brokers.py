@@ -328,11 +328,11 @@ class Brokers:
         if found is None:
             return None
         connection = found.connection
-        if found[1:3] == (broker.host, broker.port) and connection.alive():
-            if not connection.renewal_due:
+        if found[1:3] == (broker.host, broker.port) and connection.works():
+            if not (connection.renewal_due or connection.retired):
                 return connection
             # Its session ends (KIP-368). Nothing is sent on another connection before everything sent on this
-            # one is answered.
+            # one is answered, or overdue; a caller before may have had too little time for that.
             connection.retire(deadline)
             return None
         self._connections.pop(key, None)  # it must not be found again if its address changes back

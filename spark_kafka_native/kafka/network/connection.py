@@ -137,11 +137,15 @@ class Connection(RequestPipeline):
         return super().post(request, self.version_of(type(request)) if version is None else version)
 
     def alive(self) -> bool:
-        """True if a request may be sent here: the connection is open, not about to end, not closed by an idle
-        broker, not idle for too long, and its broker is not silent and takes all requests.
+        """True if a request may be sent here: the connection works, and is not about to end."""
+        return self.works() and not self.retired
+
+    def works(self) -> bool:
+        """True if the connection is open, not closed by an idle broker, not idle for too long, and its broker
+        is not silent and takes all requests.
         """
         self.poll_idle(self._config.connections_max_idle_ms)
-        return not self.closed and not self.retired and not self.is_silent and not self.has_stale
+        return not self.closed and not self.is_silent and not self.has_stale
 
     def retire(self, deadline: Deadline) -> None:
         """Take no more requests, wait for the responses in flight, and close: nothing is lost or reordered.

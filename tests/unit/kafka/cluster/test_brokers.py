@@ -49,6 +49,8 @@ class Opened:
     def alive(self) -> bool:
         return not self.closed
 
+    works = alive
+
     def version_of(self, _request: Any) -> int:
         return 9
 

@@ -353,6 +353,22 @@ def test_renewing_waits_for_requests_in_flight(broker: ScriptedBroker, cluster: 
         old.submit(METADATA)
 
 
+def test_no_caller_overtakes_what_one_with_too_little_time_waited_for(broker: ScriptedBroker) -> None:
+    """A commit that its caller gave up could come behind the next one."""
+    router = Router(config(broker.address))
+    router.metadata()
+    old = router.connection(1)
+    broker.push(MetadataRequest, Silence)
+    old.submit(METADATA)
+    old.session_lifetime = SessionLifetime(renew_at=0.0)
+    for _ in range(2):
+        with pytest.raises(NetworkError, match=r"this connection ends, but Metadata .* is not answered yet"):
+            router.connection(1, Deadline.after_ms(50))
+    assert not old.closed
+    old.close()
+    assert router.connection(1).alive()
+
+
 def test_a_session_that_ends_takes_no_request_meanwhile(
     broker: ScriptedBroker, cluster: ScriptedCluster
 ) -> None:
