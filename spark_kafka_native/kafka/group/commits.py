@@ -345,9 +345,13 @@ class CommitQueue:
 
     def _raise_too_late(self, error: BrokerError, identity: Identity, commit: _UnderWay) -> NoReturn:
         """The coordinator has refused ``identity``."""
-        if self._identity() not in (identity, None):
+        now = self._identity()
+        if now in (identity, None):
+            self._doubt(identity)
+        if now is not None and (now != identity or error.error_code is ErrorCode.ILLEGAL_GENERATION):
+            # If it is not in the next one, the answer to its JoinGroup may be under way; else the heartbeat
+            # ends the membership, and with it the attempts.
             raise _OutdatedError(str(error)) from error
-        self._doubt(identity)
         raise CommitFailedError(
             f"the group has gone on without this consumer: {_shown(commit.left)} were not committed, and "
             f"the records before are read again by whoever has their partitions now ({error})"
@@ -371,7 +375,9 @@ class CommitQueue:
 
 
 class _OutdatedError(CommitFailedError):
-    """The coordinator refused a commit of an ended generation, and this consumer is already in the next."""
+    """The coordinator refused a commit of an ended generation, and this consumer is in the next, or is about
+    to learn of it.
+    """
 
 
 def _of_former(topic_partitions: Iterable[TopicPartition]) -> CommitFailedError:

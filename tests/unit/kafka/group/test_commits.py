@@ -10,6 +10,7 @@ import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
 from support.consumer.reading import wait_until
+from support.group.committing import Committing
 from support.group.parts import lose, parts_of
 from support.record_batches import batch, control
 
@@ -96,6 +97,28 @@ def test_a_commit_that_is_refused_for_an_old_generation_is_made_again_in_the_new
     ]
     assert generations == [1, 2]
     assert doubted == []
+
+
+@pytest.mark.parametrize("learns", [Identity("me", 2, None), None], ids=["in the next", "lost"])
+def test_a_commit_in_a_generation_that_has_just_ended_waits_for_what_the_member_learns(
+    member: Committing, learns: Identity | None
+) -> None:
+    """It may cross the answer to JoinGroup: the partition may stay, and so may the consumer."""
+
+    def doubt(identity: Identity) -> None:
+        member.doubted.append(identity)
+        member.identity = learns
+
+    member.queue._doubt = doubt
+    member.group.commit_refusals.append(ErrorCode.ILLEGAL_GENERATION)
+    if learns:
+        member.commit({A0: 3})
+    else:
+        with pytest.raises(CommitFailedError, match="this consumer is not in group g just now"):
+            member.commit({A0: 3})
+    assert member.doubted == [Identity("me", 1, None)]
+    assert [generation for generation, _, _ in member.sent] == ([1, 2] if learns else [1])
+    assert member.group.committed == ({A0: 3} if learns else {})
 
 
 def test_a_refused_commit_makes_the_member_ask_at_once_whether_it_is_one(group: ScriptedGroup) -> None:

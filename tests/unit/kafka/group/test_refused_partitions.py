@@ -102,11 +102,11 @@ def test_a_coordinator_that_has_moved_is_looked_up_beside_any_other_refusal(
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("other", [FOR_GOOD, MOVED, UNKNOWN_TOPIC])
-def test_a_generation_that_has_ended_counts_beside_any_other_refusal(
+def test_a_member_that_is_not_known_counts_beside_any_other_refusal(
     member: Committing, order: tuple[TopicPartition, ...], other: ErrorCode
 ) -> None:
-    stored, refused, outdated = order
-    answer_with(member, {stored: NONE, refused: other, outdated: ErrorCode.ILLEGAL_GENERATION})
+    stored, refused, unknown = order
+    answer_with(member, {stored: NONE, refused: other, unknown: ErrorCode.UNKNOWN_MEMBER_ID})
     with pytest.raises(CommitFailedError, match="the group has gone on without this consumer") as raised:
         member.commit(dict.fromkeys(PARTITIONS, 1))
     assert f"{stored}: 1" not in str(raised.value)
