@@ -146,7 +146,7 @@ class ClusterAdmin(AdminFamily):
                     )
             return [ItemResult(pending[0], response.error_code, response.error_message)]
 
-        self._settle(["reassignments"], ask, Task("listing", "Describe"), limit)
+        self._settle(["reassignments"], ask, Task("listing", "Describe", changes=False), limit)
         return found
 
     def elect_leaders(

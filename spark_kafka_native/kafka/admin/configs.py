@@ -200,7 +200,8 @@ class ConfigAdmin(AdminFamily):
                 response = self._router.send_to(node_id, request, limit)
             return [ItemResult(resource, one.error_code, one.error_message) for one in response.responses]
 
-        self._settle([resource], ask, Task("altering configs of", "AlterConfigs"), limit)
+        task = Task("altering configs of", "AlterConfigs", changes=not validate_only)
+        self._settle([resource], ask, task, limit)
 
     def _ask_resource(self, resource: ConfigResource, request: Request[R], limit: Deadline) -> R:
         node_id = self._checked_node(resource, request, limit)

@@ -203,7 +203,7 @@ class _Settlement:
 
     def attempt(self, ask: Callable[[list[object]], Iterable[ItemResult]]) -> None:
         """Ask about the items without a result. Raises a retriable error if some still have none."""
-        with noting_lost(self.lost):
+        with noting_lost(self.lost if self._task.changes else []):
             outcomes = list(ask(list(self.pending)))
         put_off = [error for one in outcomes if (error := self._take(one)) is not None]
         if put_off:
@@ -237,6 +237,8 @@ class Task(NamedTuple):
     """The operation that an ACL would have to allow."""
     done_by_lost: ErrorCode | None = None
     """The code that means, after an attempt with a lost response, that this attempt succeeded."""
+    changes: bool = True
+    """False for a question, and for a dry run: a lost response is of no consequence."""
 
 
 def broker_share(deadline: Deadline) -> int:

@@ -90,7 +90,7 @@ class QuotaAdmin(AdminFamily):
             entries = self._ask_controller(request, limit).entries
             return [ItemResult(name, one.error_code, one.error_message) for one in entries]
 
-        self._settle([name], ask, _ALTERING, limit)
+        self._settle([name], ask, _ALTERING._replace(changes=not validate_only), limit)
 
 
 def describe_entity(entity: Mapping[str, str | None]) -> str:

@@ -109,7 +109,7 @@ class TopicAdmin(AdminFamily):
                     result.name, ErrorCode.NONE if there else result.error_code, result.error_message
                 )
 
-        self._settle(wanted, ask, _CREATING, limit)
+        self._settle(wanted, ask, _CREATING._replace(changes=not validate_only), limit)
         if wanted and not validate_only:
             self._await_topics(list(wanted), new, limit)
 
@@ -161,7 +161,7 @@ class TopicAdmin(AdminFamily):
             for result in self._ask_controller(request, limit).results:
                 yield ItemResult(result.name, result.error_code, result.error_message)
 
-        self._settle(counts, ask, _GROWING, limit)
+        self._settle(counts, ask, _GROWING._replace(changes=not validate_only), limit)
 
     def delete_records(
         self, before: Mapping[TopicPartition, int], timeout: Timeout = None

@@ -1658,3 +1658,40 @@ def test_hanging_transactions_are_waited_for_no_longer_than_the_caller_says(
 def test_a_new_topic_has_a_name(name: Any) -> None:
     with pytest.raises(ValueError, match="a topic's name must be a str that is not empty"):
         NewTopic(name)
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(
+    ("api", "act"),
+    [
+        ("CreateTopics", lambda admin, dry: admin.create_topics(["new"], validate_only=dry)),
+        ("CreatePartitions", lambda admin, dry: admin.create_partitions({"a": 5}, validate_only=dry)),
+        (
+            "IncrementalAlterConfigs",
+            lambda admin, dry: admin.alter_configs(ConfigResource.topic("a"), {"x": "y"}, validate_only=dry),
+        ),
+        (
+            "AlterClientQuotas",
+            lambda admin, dry: admin.alter_quotas({"user": "u"}, {"x": 1.0}, validate_only=dry),
+        ),
+        (
+            "ListPartitionReassignments",
+            lambda admin, dry: admin.list_reassignments() if dry else admin.reassign({A0: [1]}),
+        ),
+    ],
+)
+def test_a_lost_attempt_is_a_possible_change_unless_it_was_a_question(
+    api: str, act: Callable[[Admin, bool], object], dry: bool
+) -> None:
+    """An error after it says that it may have been carried out."""
+    with (
+        MockBroker() as broker,
+        Admin(broker.bootstrap_servers, retry_backoff_ms=5, default_api_timeout_ms=1_000) as admin,
+    ):
+        broker.create_topic("a")
+        for one in {api, "AlterPartitionReassignments"}:
+            broker.on(one, times=None).hang_up()
+        with pytest.raises(DeadlineExceededError) as raised:
+            act(admin, dry)
+    said = getattr(raised.value, "__notes__", [])
+    assert any("may have been carried out" in note for note in said) is not dry
