@@ -9,6 +9,7 @@ another host and no address where clouds keep their metadata: no link-local one,
 from __future__ import annotations
 
 import contextlib
+import encodings.idna  # noqa: F401 - `getaddrinfo` needs it: a fork could cut its import in a thread short
 import http.client
 import ipaddress
 import os

@@ -29,8 +29,8 @@ def add_command(commands: Any) -> None:
         "exporter",
         help="serve the lag of groups and the ends of topics to Prometheus",
         description="Looks at the cluster once in an interval, and serves what it saw at "
-        "http://HOST:PORT/metrics until Ctrl-C. A scrape never waits for the cluster. conf/prometheus has "
-        "rules for alerts.",
+        "http://HOST:PORT/metrics, until Ctrl-C or refused credentials. A scrape never waits for the "
+        "cluster. conf/prometheus has rules for alerts.",
     )
     parser.add_argument(
         "names", nargs="*", metavar="TOPIC", help="only these topics, and the groups that read them"

@@ -88,18 +88,24 @@ class EmbeddedKdc(EmbeddedService):
         """The port on 127.0.0.1, TCP only; 0 before the start."""
         self._ticket_lifetime_s = ticket_lifetime_s
         self._lock = threading.Lock()
+        self._owner = os.getpid()
         self._process: subprocess.Popen[str] | None = None
 
     def __repr__(self) -> str:
         return f"EmbeddedKdc({self.realm!r}, {f'port {self.port}' if self._process else 'not running'})"
 
     def close(self) -> None:
-        """Kill it and remove its folder. Harmless when repeated."""
+        """Kill it and remove its folder. Harmless when repeated. In a fork it does neither: both are the
+        parent's.
+        """
         process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-        super().close()
+        try:
+            if process is not None and os.getpid() == self._owner:
+                process.kill()
+                process.wait()
+                _close_pipes(process)
+        finally:
+            super().close()
 
     @property
     def krb5_conf(self) -> Path:
@@ -154,12 +160,17 @@ class EmbeddedKdc(EmbeddedService):
             raise BrokerStartError(f"the KDC did not start ({said})", output_text)
 
     def _ask(self, *words: str) -> None:
+        if os.getpid() != self._owner:  # the parent would read the answer
+            raise RuntimeError("this EmbeddedKdc belongs to the process that has started it, not to a fork")
         with self._lock:
             if self._process is None or self._process.stdin is None:
                 raise RuntimeError("this EmbeddedKdc is not running")
+            process = self._process
             with suppress(BrokenPipeError):  # it has ended, and gives no answer
                 self._process.stdin.write("\t".join(words) + "\n")
-            said = self._answer(self._process, _START_S)
+            said = self._answer(process, _START_S)
+            if process is not self._process:  # a signal handler has closed it, but for the pipe that was read
+                _close_pipes(process)
         if said != "done":
             raise RuntimeError(f"the KDC refused: {said}" if said else "the KDC has ended")
 
@@ -172,6 +183,12 @@ class EmbeddedKdc(EmbeddedService):
             return process.stdout.readline().strip() if process.stdout else ""
         finally:
             watchdog.cancel()
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
+    for pipe in filter(None, (process.stdin, process.stdout)):
+        with suppress(OSError, RuntimeError):
+            pipe.close()
 
 
 def kdc_jars() -> list[Path]:

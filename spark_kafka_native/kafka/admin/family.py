@@ -47,7 +47,7 @@ TRY_AGAIN = frozenset(
 been (REQUEST_TIMED_OUT), or the code is the final response of the controller (UNKNOWN_TOPIC_OR_PARTITION).
 """
 
-_MAY_BE_DONE = "an earlier attempt, of which the response was lost, may have been carried out"
+_MAY_BE_DONE = "attempt, of which the response was lost, may have been carried out"
 
 
 class ItemResult(NamedTuple):
@@ -182,7 +182,7 @@ def noting_lost(lost: list[NetworkError]) -> Iterator[None]:
 def with_lost(error: KafkaError, lost: Collection[NetworkError]) -> KafkaError:
     """``error`` with a note if the response to an attempt was ``lost``."""
     if lost:
-        error.add_note(_MAY_BE_DONE)
+        error.add_note(f"an {_MAY_BE_DONE}")
     return error
 
 
@@ -218,7 +218,7 @@ class _Settlement:
         if name not in self.pending:
             return None
         if self.lost:
-            message = f"{message or error_code.description}; {_MAY_BE_DONE}"
+            message = f"{message or error_code.description}; an earlier {_MAY_BE_DONE}"
         error = BrokerError(error_code, f"{self._task.doing} {name}", message or None, self._task.operation)
         if error_code in TRY_AGAIN:
             return error

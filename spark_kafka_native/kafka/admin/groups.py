@@ -334,6 +334,8 @@ class GroupAdmin(AdminFamily):
         names = {TopicPartition(*tp) for tp in topic_partitions}
 
         def ask(pending: list[Any]) -> Iterator[ItemResult]:
+            with before_sending():
+                self._router.connection(find_coordinator(self._router, key, limit), limit)
             for part in split_commit(group_id, dict.fromkeys(pending, 0)):
                 response = ask_coordinator(self._router, key, _offset_delete(group_id, part), limit)
                 if response.error_code:

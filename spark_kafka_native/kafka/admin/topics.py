@@ -325,7 +325,8 @@ def _with_reasons(
     error: KafkaError, failed: Mapping[TopicPartition, KafkaError], lost: Collection[TopicPartition]
 ) -> KafkaError:
     """`_with_lost`, with a note for each reason in ``failed`` that ``error`` does not say itself."""
-    said = (str(error), str(error.__cause__))
+    said = {str(error), str(error.__cause__)}
+    said |= {f"{tp}: {text}" for tp in failed for text in said}
     for outcome, is_lost in (("not deleted: ", False), ("", True)):
         for reason in reasons_of({tp: one for tp, one in failed.items() if (tp in lost) is is_lost}):
             if reason not in said:
@@ -335,7 +336,7 @@ def _with_reasons(
 
 def _with_lost(error: KafkaError, lost: Collection[TopicPartition]) -> KafkaError:
     if lost:
-        error.add_note(f"may have been deleted nevertheless: {', '.join(map(str, sorted(lost)))}")
+        error.add_note(f"records may have been deleted nevertheless: {', '.join(map(str, sorted(lost)))}")
     return error
 
 

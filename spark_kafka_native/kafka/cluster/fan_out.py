@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from ..errors import ClientClosedError, KafkaError
+from ..errors import ClientClosedError, KafkaError, SecurityError
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.pending_response import PendingResponse
@@ -178,7 +178,9 @@ def _ask_each(
         failures.clear()  # only now: if `ask` raises, those of the attempt before are returned
         failures.update(failed)
         if failures and not (found and patient.expired):
-            raise next(iter(failures.values()))
+            errors = list(failures.values())
+            # A refused login first, which ends it: each further one may lock the account.
+            raise next((one for one in errors if isinstance(one, SecurityError)), errors[0])
 
     try:
         retry(attempt)

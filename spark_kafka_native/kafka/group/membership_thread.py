@@ -53,6 +53,8 @@ class MembershipThread:
         self._connection: Connection | None = None
         self._look_at = 0.0
         self._look_interval_s = NEVER
+        self._missing: frozenset[str] = frozenset()
+        """The topics that it has not found when it looked last."""
         self._seen = ClusterMetadata()
         """The metadata when it looked last."""
         self._wants_look = False
@@ -282,11 +284,15 @@ class MembershipThread:
             self._say_unknown(subscribed - known.keys())
         else:
             self._say_no_match()
-        is_missing = not subscribed or any(
-            name not in metadata.topics or metadata.topics[name].error_code.retriable
+        missing = frozenset(
+            name
             for name in before | self._membership.watched
+            if name not in metadata.topics or metadata.topics[name].error_code.retriable
         )
-        self._look_interval_s = UNKNOWN_LOOK_S if is_missing else self._look_interval_s * 2
+        # A pattern's look is at all topics, and says nothing of those that may not be described.
+        expected = missing - self._missing if self._subscription.by_pattern else missing
+        self._look_interval_s = UNKNOWN_LOOK_S if expected or not subscribed else self._look_interval_s * 2
+        self._missing = missing
         self._look_at = now + min(self._look_interval_s, self._router.config.metadata_max_age_ms / 1000)
 
     def _say_unknown(self, unknown: frozenset[str]) -> None:

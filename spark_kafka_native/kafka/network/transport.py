@@ -236,7 +236,8 @@ def _shake_hands(sock: ssl.SSLSocket, address: str, deadline: Deadline) -> None:
     """The TLS handshake under one deadline (a socket's own timeout would restart with every byte)."""
     while True:
         try:
-            sock.do_handshake()
+            with no_fork():  # OpenSSL has locks of its own
+                sock.do_handshake()
             return
         except ssl.SSLWantReadError:
             waits_for = READ

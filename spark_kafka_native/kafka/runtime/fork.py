@@ -20,6 +20,7 @@ from typing import Final
 
 _MAX_WAIT_S: Final = 30
 """A fork waits no longer: a user's module may hang as it is imported, or wait for the thread that forks."""
+_LOOK_AGAIN_S: Final = 0.02
 _resets: set[Callable[[], Callable[[], object] | None]] = set()
 
 
@@ -46,6 +47,10 @@ _forking = threading.RLock()
 """Held by the thread that forks."""
 _blocks: set[weakref.ref[threading.RLock]] = set()
 """The locks of `no_fork`, each as long as its block needs it."""
+_forker = 0
+"""The thread that holds ``_forking`` to fork."""
+_held: list[threading.RLock] = []
+"""Those that the thread that forks has taken."""
 
 
 def no_fork() -> contextlib.AbstractContextManager[bool]:
@@ -61,28 +66,48 @@ def no_fork() -> contextlib.AbstractContextManager[bool]:
     return mine
 
 
-def _locks() -> list[threading.RLock]:
-    return [lock for entry in list(_blocks) if (lock := entry()) is not None]
-
-
 def _before_fork() -> None:
-    _forking.acquire()
+    global _forker
     until = time.monotonic() + _MAX_WAIT_S
-    for lock in _locks():
-        lock.acquire(timeout=max(until - time.monotonic(), 0))
+    while True:
+        _forking.acquire()
+        _forker = threading.get_ident()
+        if _take_all() or time.monotonic() >= until:
+            return
+        # Not while it is held: a module that is imported may have a block of its own.
+        _forker = 0
+        _forking.release()
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _take_all() -> bool:
+    """True if no block goes on; the locks of all are held then, and otherwise none."""
+    for lock in [lock for entry in list(_blocks) if (lock := entry()) is not None]:
+        if not lock.acquire(timeout=_LOOK_AGAIN_S):
+            _release_all()
+            return False
+        _held.append(lock)
+    return True
+
+
+def _release_all() -> None:
+    while _held:
+        _held.pop().release()
 
 
 def _in_parent() -> None:
-    for lock in _locks():
-        with contextlib.suppress(RuntimeError):  # it was not free in time
-            lock.release()
-    _forking.release()
+    global _forker
+    if _forker == threading.get_ident():  # not after an interrupt while it waited
+        _forker = 0
+        _release_all()
+        _forking.release()
 
 
 def _in_child() -> None:
-    global _forking
-    _forking = threading.RLock()
+    global _forking, _forker
+    _forking, _forker = threading.RLock(), 0
     _blocks.clear()
+    _held.clear()
 
 
 in_forked_child(_in_child)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -147,6 +148,35 @@ def test_a_kdc_that_has_ended_says_so(kdc: EmbeddedKdc) -> None:
     kdc._process.wait()
     with pytest.raises(RuntimeError, match="the KDC has ended"):
         kdc.keytab("alice")
+
+
+def test_a_fork_neither_ends_nor_asks_a_kdc(kdc: EmbeddedKdc) -> None:
+    assert kdc._process is not None
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with pytest.raises(RuntimeError, match="not to a fork"):
+                kdc.keytab("alice")
+            kdc.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert kdc._process.poll() is None
+    assert kdc.folder.exists()
+
+
+def test_a_signal_handler_may_close_a_kdc_that_is_asked(kdc: EmbeddedKdc) -> None:
+    folder = kdc.folder
+    former = signal.signal(signal.SIGALRM, lambda *_: kdc.close())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(RuntimeError, match="the KDC has ended"):
+            kdc.keytab("alice")
+    finally:
+        signal.signal(signal.SIGALRM, former)
+    assert not folder.exists()
 
 
 def test_ctrl_c_does_not_reach_a_kdc(kdc: EmbeddedKdc) -> None:

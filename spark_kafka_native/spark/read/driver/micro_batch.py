@@ -316,7 +316,8 @@ def partitions_deleted(partitions: Iterable[TopicPartition], suffix: str = "") -
     return KafkaConditionError(
         f"KAFKA_DATA_LOSS.PARTITIONS_DELETED{suffix}",
         {"partitions": format_topic_partitions(partitions)},
-        "If a topic is there, an ACL is missing: with one for Describe the query goes on where it was.",
+        "If a topic still has these partitions, an ACL is missing: with one for Describe the query goes on "
+        "where it was.",
     )
 
 

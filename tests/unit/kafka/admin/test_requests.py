@@ -551,7 +551,7 @@ def test_records_of_which_the_answer_was_lost_are_not_said_to_be_there(is_partia
             admin.delete_records({TopicPartition("a", number): 0 for number in (0, 2, *[1][:is_partial])})
     assert isinstance(raised.value, PartialAnswerError) is is_partial
     said = [str(raised.value), *raised.value.__notes__]
-    assert said[-1] == "may have been deleted nevertheless: a-0"
+    assert said[-1] == "records may have been deleted nevertheless: a-0"
     kept = [text for text in said if text.startswith("not deleted: ")]
     assert not any("a-0" in text for text in kept)
     assert is_partial or any("records of a-2 " in text for text in (said[0], *kept))
@@ -820,6 +820,19 @@ def test_a_group_that_refuses_to_forget_offsets_is_named_at_once(
     with pytest.raises(BrokerError, match="GROUP_AUTHORIZATION_FAILED"):
         admin.delete_group_offsets("g", [A0, A1])
     assert len(asked(cluster, OffsetDeleteRequest)) == 1
+
+
+@pytest.mark.parametrize("lost", ["FindCoordinator", "OffsetDelete"])
+def test_offsets_may_be_forgotten_only_if_the_request_was_sent(lost: str) -> None:
+    with (
+        MockBroker() as broker,
+        Admin(broker.bootstrap_servers, default_api_timeout_ms=1_000, retry_backoff_ms=5) as admin,
+    ):
+        broker.on(lost, times=None).hang_up()
+        with pytest.raises(KafkaError) as raised:
+            admin.delete_group_offsets("g", [A0])
+    is_said = "may have been carried out" in "".join(getattr(raised.value, "__notes__", ()))
+    assert is_said is (lost == "OffsetDelete")
 
 
 def forgotten(*codes: ErrorCode) -> OffsetDeleteResponse:

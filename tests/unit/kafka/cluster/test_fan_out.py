@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_kafka_native.kafka.cluster.fan_out import ask_each_broker, ask_each_partition
-from spark_kafka_native.kafka.errors import ClientClosedError, KafkaError, NetworkError
+from spark_kafka_native.kafka.errors import AuthenticationError, ClientClosedError, KafkaError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -159,6 +161,25 @@ def test_each_attempt_asks_for_the_partitions_that_are_still_missing() -> None:
     assert result == ({A0: 1, A1: 2, A2: 3}, {})
     assert asked == [[A0, A1, A2], [A1, A2], [A2]]
     assert router.topics == {"a"}, "their metadata are asked for again between the attempts"
+
+
+def test_a_refused_login_ends_it_whichever_broker_fails_first() -> None:
+    """Each further attempt logs in again, and may lock the account."""
+    seen: list[int] = []
+
+    def ask(missing: list[TopicPartition], found: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        seen.append(len(missing))
+        return {A0: NetworkError("lost"), A1: AuthenticationError("refused"), A2: NetworkError("lost")}
+
+    def retry(attempt: Any, **_: Any) -> None:
+        for _attempt in range(3):
+            with contextlib.suppress(NetworkError):
+                attempt()
+
+    router: Any = SimpleNamespace(retry=retry)
+    with pytest.raises(AuthenticationError, match="refused"):
+        ask_each_partition(router, [A0, A1, A2], ask, what="asking", deadline=Deadline.after_ms(60_000))
+    assert seen == [3]
 
 
 def test_patience_ends_only_once_any_partition_has_an_answer() -> None:

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
@@ -13,10 +14,12 @@ from support.brokers.scripted_group import ScriptedGroup, joined
 from support.group.parts import parts_of
 
 from spark_kafka_native.kafka.cluster import retry_policy
+from spark_kafka_native.kafka.cluster.metadata import ClusterMetadata, Topic
 from spark_kafka_native.kafka.consumer.consumer import Consumer
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError
 from spark_kafka_native.kafka.group import membership_thread
-from spark_kafka_native.kafka.group.group_config import Topics
+from spark_kafka_native.kafka.group.group_config import Subscription, Topics
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import (
@@ -115,6 +118,34 @@ def test_a_leader_looks_for_a_topic_of_another_member_until_it_is_created(
         for sync in cluster[1].requests(SyncGroupRequest)
     ]
     assert [len(one["you"].assigned_partitions) for one in given] == [0, 1]
+
+
+@pytest.mark.parametrize("by_pattern", [True, False])
+def test_a_pattern_does_not_look_at_all_topics_each_second_for_one_that_is_never_there(
+    by_pattern: bool,
+) -> None:
+    """Another member may be subscribed to a topic that this one may not describe."""
+    topic = Topic(name="orders-1", topic_id=None, partitions={}, error_code=ErrorCode.NONE, internal=False)
+    router = SimpleNamespace(
+        config=SimpleNamespace(metadata_max_age_ms=10_000), snapshot=ClusterMetadata(), coordinators=None
+    )
+    member = SimpleNamespace(
+        watched=frozenset({"orders-1", "secret"}),
+        topics=frozenset({"orders-1"}),
+        found=lambda *_: None,
+        subscribe=lambda _: None,
+        rules=SimpleNamespace(group_id="g"),
+        failure=None,
+        change=lambda: None,
+        owned=frozenset(),
+    )
+    wanted = re.compile("orders-.*") if by_pattern else ("orders-1",)
+    thread = membership_thread.MembershipThread(router, member, Subscription(wanted))  # type: ignore[arg-type]
+    intervals = []
+    for _ in range(6):
+        thread._take_in(ClusterMetadata(topics={"orders-1": topic}))
+        intervals.append(round(thread._look_at - time.monotonic()))
+    assert intervals == ([1, 2, 4, 8, 10, 10] if by_pattern else [1] * 6)
 
 
 def test_a_topic_that_a_broker_lacks_for_a_moment_matches_its_pattern_again(

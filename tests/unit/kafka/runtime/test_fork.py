@@ -130,6 +130,53 @@ def test_no_thread_waits_for_the_import_of_another_one() -> None:
     other.join()
 
 
+def test_a_block_may_begin_another_one_while_a_fork_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is imported may import others late: it would wait for the fork, and the fork for it."""
+    entered, waits, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with no_fork():
+            entered.set()
+            waits.wait(60)
+            with no_fork():
+                ended.set()
+
+    monkeypatch.setattr(fork, "_MAX_WAIT_S", 600)
+    monkeypatch.setattr(fork.time, "sleep", lambda _: waits.set())
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait(20)
+    assert holds_in_forked_child(ended.is_set)
+    thread.join()
+
+
+def test_an_interrupt_of_a_fork_that_waits_leaves_no_lock_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python goes on with the fork then."""
+    entered, release = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with no_fork():
+            entered.set()
+            release.wait(60)
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait(20)
+    monkeypatch.setattr(fork.time, "sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fork._before_fork()
+    fork._in_parent()
+    release.set()
+    thread.join()
+    other = threading.Thread(target=work, daemon=True)  # needs the lock that was held
+    other.start()
+    other.join(20)
+    assert not other.is_alive()
+
+
 def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of a user may hang as it is imported, or wait for the thread that forks."""
     monkeypatch.setattr(fork, "_MAX_WAIT_S", 0.01)
