@@ -106,8 +106,12 @@ def test_a_time_is_found_with_its_record_and_a_negative_end_is_none() -> None:
             read_list_offsets(told((A0, offset, -1, 0)), {A0: place}, found)
 
 
-def test_each_place_has_an_offset_or_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition with neither would not be read. The ends are those of before the other questions."""
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_each_place_has_an_offset_or_a_failure(
+    level: IsolationLevel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition with neither would not be read. The ends are those of before the other questions; of
+    committed records it is the last stable offset: an open transaction begins there, and may commit."""
     no_end, no_start = NetworkError("no end"), NetworkError("no start")
     rounds: list[tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, NetworkError]]] = [
         ({A0: FoundOffset(50), B2: FoundOffset(60)}, {B1: no_end}),
@@ -115,7 +119,10 @@ def test_each_place_has_an_offset_or_a_failure(monkeypatch: pytest.MonkeyPatch) 
     ]
     asked: list[dict[TopicPartition, OffsetAt]] = []
 
-    def ask(_router: Any, places: dict[TopicPartition, OffsetAt], *_: object) -> Any:
+    def ask(
+        _router: Any, places: dict[TopicPartition, OffsetAt], asked_level: IsolationLevel, _: Deadline
+    ) -> Any:
+        assert asked_level is level
         asked.append(dict(places))
         return rounds[len(asked) - 1]
 
@@ -129,9 +136,7 @@ def test_each_place_has_an_offset_or_a_failure(monkeypatch: pytest.MonkeyPatch) 
         B2: none,
     }
     router: Any = None
-    found, failures = try_resolve_offsets(
-        router, places, IsolationLevel.READ_UNCOMMITTED, Deadline.after_ms(60_000)
-    )
+    found, failures = try_resolve_offsets(router, places, level, Deadline.after_ms(60_000))
     assert found == {A0: 50, B0: 7, B2: 55}
     assert failures == {B1: no_end, A1: no_start}
     assert asked == [
