@@ -375,6 +375,25 @@ def test_records_that_came_before_the_wait_end_it(cluster: ScriptedCluster) -> N
     assert asyncio.run(wait())
 
 
+def test_records_that_come_as_news_are_forgotten_end_the_wait() -> None:
+    """They come just before the event is cleared: the look at the records has to follow that."""
+    reader = SimpleNamespace(has_news=False)
+    started: Any = SimpleNamespace(reader=reader)
+
+    class News(asyncio.Event):
+        def clear(self) -> None:
+            reader.has_news = True
+            self.set()
+            super().clear()
+
+    async def wait() -> bool:
+        consumer = AsyncConsumer("nowhere:1", "a")
+        consumer._started, consumer._news = started, News()
+        return await consumer._wait(Deadline.after_ms(0))
+
+    assert asyncio.run(wait())
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_start_that_is_given_up_ends_the_look_ups_that_follow_and_says_why(fails: bool) -> None:
     """Between the two, its thread may have been about to make the router."""
