@@ -253,6 +253,25 @@ def test_a_request_is_not_overdue_before_the_request_timeout() -> None:
     assert given_up == [False, False, None]
 
 
+@pytest.mark.parametrize("outcome", ["answered", "failed"])
+def test_an_outcome_is_there_once_a_request_is_done(outcome: str) -> None:
+    """A thread that looks meanwhile, without a lock, took None for the response."""
+    seen: list[tuple[object, ...]] = []
+
+    class Watched(PendingResponse[Any]):
+        def __setattr__(self, name: str, value: object) -> None:
+            if (name, value) == ("done", True):
+                seen.append((self._response, self._frame, self._error))
+            super().__setattr__(name, value)
+
+    pending, frame, lost = Watched(SimpleNamespace(request_timeout_ms=1), 1, "Fetch", 12), b"", NetworkError()
+    if outcome == "answered":
+        pending.complete("response", memoryview(frame))
+    else:
+        pending.fail(lost)
+    assert seen == [("response", frame, None) if outcome == "answered" else (None, None, lost)]
+
+
 @pytest.mark.parametrize("abandoned", ["before", "after", "twice"])
 def test_the_memory_of_an_abandoned_response_is_given_back_once(abandoned: str) -> None:
     given_back: list[memoryview] = []
