@@ -470,11 +470,14 @@ def test_an_offset_of_a_former_topic_is_an_error_before_the_first_record(
     assert take(reader, 15) == list(range(5, 20))
 
 
-def test_a_seek_in_a_recreated_topic_is_one_in_the_topic_that_is_there(former: PartitionReader) -> None:
-    """Also where the id was given with the first offset."""
+def test_a_seek_in_a_recreated_topic_is_one_in_the_topic_that_is_there(
+    cluster: ScriptedCluster, former: PartitionReader
+) -> None:
+    """Also where the id was given with the first offset. Its id is known from then on: commits go by it."""
     [tp] = former.partitions
     former.seek(tp, 3)
     assert take(former, 17) == list(range(3, 20))
+    assert former.topic_ids == {tp: cluster.topic_ids["orders"]}
 
 
 @pytest.mark.parametrize("limit", [1, 5])
