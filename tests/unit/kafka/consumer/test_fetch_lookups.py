@@ -347,7 +347,7 @@ def test_a_topic_that_stays_away_is_looked_up_less_and_less_often() -> None:
     assert backoff.not_before("t", 0.0) < 4 * waits[0]
 
 
-@pytest.mark.parametrize("reason", ["paused", "broken off", "finished"])
+@pytest.mark.parametrize("reason", ["paused", "broken off", "finished", "tried again later"])
 def test_the_leader_of_a_partition_that_is_not_read_is_not_looked_up(world: World, reason: str) -> None:
     """Its outcome would not be kept: each round would ask again."""
     router: Any = world
@@ -358,7 +358,9 @@ def test_the_leader_of_a_partition_that_is_not_read_is_not_looked_up(world: Worl
         lost.pause(0.0)
     elif reason == "broken off":
         lost.break_off(BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t"))
-    assert lookups.find_leaders([lost], 0.0) == []
+    elif reason == "tried again later":
+        lost.lose_leader(NetworkError("lost"), 0.0, 0.5)
+    assert lookups.find_leaders([lost], 0.4) == []
     assert world.looked_up == []
 
 
@@ -443,6 +445,21 @@ def test_a_new_partition_does_not_hide_that_the_leader_of_another_is_stale(world
     world.looked_up.clear()
     run.next(Deadline.after_ms(0))
     assert world.looked_up == ["anew"]
+
+
+def test_a_broker_that_does_not_say_its_bounds_holds_up_no_reset_at_another(world: World) -> None:
+    """Each is asked about one partition at a time."""
+    world.leaders[TWO] = Leader(2, 5, ID)
+    run, held = held_up(world)
+    for tp in (ONE, TWO, THREE):
+        run.add(tp, 99, 120)
+        run.state(tp).broker.led_by(world.leaders[tp], 0.0)
+        run.state(tp).break_off(OffsetOutOfRangeError(tp, 99))
+    assert run.next(Deadline.after_ms(0)) is None
+    assert held.work.keys() == {("bounds", 1), ("bounds", 2)}
+    held.finish(("bounds", 2), OffsetOutOfRangeError(TWO, 99, 0, 20))
+    run.settle()
+    assert run.broken().keys() == {TWO}
 
 
 def test_bounds_are_not_told_to_a_partition_that_was_moved_meanwhile(world: World) -> None:
