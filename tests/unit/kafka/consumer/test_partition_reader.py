@@ -493,6 +493,23 @@ def test_somebody_looks_around_once_per_metadata_age(
     assert take(reader, 20) == list(range(20))
 
 
+def test_without_a_look_around_the_metadata_are_refreshed(
+    cluster: ScriptedCluster, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that is cut off from the others may answer on and on, and know of no records since."""
+    monkeypatch.setattr(prefetch_thread, "IDLE_MS", 10)
+    [tp] = fill(cluster)
+    reader = start((tp, 0), metadata_max_age_ms=30)
+    assert take(reader, 20) == list(range(20))
+
+    def asked() -> int:
+        requests = [one for broker in cluster.brokers.values() for one in broker.requests(MetadataRequest)]
+        return sum([topic.name for topic in one.topics or ()] == ["orders"] for one in requests)
+
+    before = asked()
+    eventually(lambda: asked() > before + 3)
+
+
 def test_columns_that_are_not_wanted_are_not_read_but_for_offsets(cluster: ScriptedCluster) -> None:
     [tp] = fill(cluster)
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
