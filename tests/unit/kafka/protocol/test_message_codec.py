@@ -295,9 +295,14 @@ class TestValues:
         numbers = Numbers(many=list(range(length)))
         assert read(Numbers, write(numbers, flexible=flexible), flexible=flexible) == numbers
 
-    def test_a_string_too_long(self) -> None:
-        with pytest.raises(ValueError, match="a string of 32768 bytes is longer than 32767"):
-            codec(ApiVersionsRequest, 3).write(ApiVersionsRequest(client_software_name="x" * 32768))
+    @pytest.mark.parametrize("flexible", [False, True])
+    def test_a_string_too_long(self, flexible: bool) -> None:
+        """Its bytes count, not its characters."""
+        for longest in ("x" * 32_767, "\u00e4" * 16_383 + "x"):
+            named = Named(name=longest, blob=b"")
+            assert read(Named, write(named, flexible=flexible), flexible=flexible) == named
+            with pytest.raises(ValueError, match="a string of 32768 bytes is longer than 32767"):
+                write(Named(name=longest + "x", blob=b""), flexible=flexible)
 
     def test_values_are_frozen_and_keyword_only(self) -> None:
         with pytest.raises(AttributeError):
