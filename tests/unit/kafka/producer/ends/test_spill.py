@@ -31,6 +31,7 @@ from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillError,
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.kafka.protocol.api.produce import ProduceRequest
 from spark_kafka_native.kafka.records.crc32c import crc32c
+from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 pytestmark = pytest.mark.timed(0.1)
 
@@ -557,6 +558,34 @@ def test_a_flush_looks_again_for_a_topic_that_was_gone(cluster, tmp_path):
         assert cluster.values(gone) == [b"0"]
 
 
+def test_a_flush_waits_for_the_topic_that_it_looks_for_again(cluster, tmp_path):
+    folder = SpillFolder(str(tmp_path))
+    with open_producer(cluster, tmp_path / "unused") as producer:
+        producer.send("t", value=b"0", partition=0).result(60)
+        data = cluster.arrived[-1].data
+    gone = TopicPartition("gone", 0)
+    folder.keep([NewEntry(gone, None, 1, False, "why", data)])
+    folder.close()
+    slowly = {"retry_backoff_max_ms": 600_000}  # only the flush tries again
+    with producing(cluster, client=slowly, spill_dir=str(tmp_path), max_block_ms=200) as producer:
+        with pytest.raises(SpillError, match="1 records of topic gone"):
+            producer.flush(60)
+        assert producer._replay.wait(Deadline.after_ms(60_000))
+        cluster.create("gone", 1)
+        ended = threading.Event()
+
+        def describe_late(request, version):
+            wait_until(lambda: producer._waiters.waiting or ended.is_set())
+            return cluster.metadata(request, version)
+
+        cluster[1].on(MetadataRequest, describe_late)
+        try:
+            producer.flush(60)
+        finally:
+            ended.set()
+        assert cluster.values(gone) == [b"0"]
+
+
 def test_closing_waits_for_the_topics_of_what_is_replayed(cluster, tmp_path):
     other = TopicPartition("t", 1)
     with open_producer(cluster, tmp_path / "unused") as producer:
@@ -766,7 +795,10 @@ def test_a_replayed_batch_that_is_split_is_sent_once(cluster, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["owner.lock"]
 
 
-def test_a_replayed_batch_whose_halves_cannot_be_kept_stays_in_the_folder(cluster, tmp_path, monkeypatch):
+@pytest.mark.parametrize("sender", ["the same producer", "the next one"])
+def test_a_replayed_batch_whose_halves_cannot_be_kept_stays_in_the_folder(
+    cluster, tmp_path, monkeypatch, sender
+):
     values = [b"%04d" % i + b"x" * 96 for i in range(10)]
     first = open_producer(cluster, tmp_path, batch_records=10, linger_ms=20)
     first.send("t", value=b"first", partition=0).result(60)
@@ -782,16 +814,19 @@ def test_a_replayed_batch_whose_halves_cannot_be_kept_stays_in_the_folder(cluste
 
     with monkeypatch.context() as patched:
         patched.setattr(SpillFolder, "replace", full)
-        with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as again:
-            wait_until(lambda: len(cluster.batches(TP)) > 1)
+        again = open_producer(cluster, tmp_path, delivery_timeout_ms=60_000, keep_undelivered=True)
+        wait_until(again.undelivered)
+        if sender == "the next one":
             again.close(1)
-    assert cluster.values(TP) == [b"first"]
-    folder = SpillFolder(str(tmp_path))
-    assert [one.records for one in folder.entries] == [10]
-    folder.close()
-    with open_producer(cluster, tmp_path, delivery_timeout_ms=60_000) as again:
+            assert cluster.values(TP) == [b"first"]
+            folder = SpillFolder(str(tmp_path))
+            assert [one.records for one in folder.entries] == [10]
+            folder.close()
+    if sender == "the next one":
+        again = open_producer(cluster, tmp_path, delivery_timeout_ms=60_000)
         again.flush(60)
-    assert cluster.values(TP) == [b"first", *values]
+    wait_until(lambda: cluster.values(TP) == [b"first", *values])
+    again.close(60)
 
 
 @pytest.mark.parametrize("numbered", ["once", "anew"])
