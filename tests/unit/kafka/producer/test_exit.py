@@ -215,25 +215,33 @@ import sys
 sys.path[:0] = {paths!r}
 from spark_kafka_native.kafka import Producer
 
-def send(servers):
+def send(servers, method, generations):
     producer = Producer(servers, linger_ms=60_000)
     for i in range(600):
-        producer.send("t", b"%d" % i)
+        producer.send("t", b"%d-%d" % (generations, i))
+    if generations > 1:
+        sys.exit(in_child(servers, method, generations - 1))
 
-if __name__ == "__main__":
-    child = multiprocessing.get_context({method!r}).Process(target=send, args=({servers!r},))
+def in_child(*arguments):
+    child = multiprocessing.get_context(arguments[1]).Process(target=send, args=arguments)
     child.start()
     child.join()
-    sys.exit(child.exitcode)
+    return child.exitcode
+
+if __name__ == "__main__":
+    sys.exit(in_child({servers!r}, {method!r}, {generations}))
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_a_child_of_multiprocessing_delivers_what_it_did_not_flush(cluster, tmp_path, method):
-    """Such a child ends without the functions that are registered with atexit."""
+@pytest.mark.parametrize(
+    ("method", "generations"), [("fork", 1), ("forkserver", 1), ("spawn", 1), ("fork", 2)]
+)
+def test_a_child_of_multiprocessing_delivers_what_it_did_not_flush(cluster, tmp_path, method, generations):
+    """Such a child ends without the functions that are registered with atexit, a child of it too."""
     script = tmp_path / "parent.py"
     paths, servers = [str(Path(__file__).parents[4])], cluster.bootstrap_servers
-    script.write_text(CHILD.format(paths=paths, method=method, servers=servers))
+    script.write_text(CHILD.format(paths=paths, method=method, servers=servers, generations=generations))
     ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
-    assert cluster.values(TP) == [b"%d" % i for i in range(600)]
+    of_each = range(1, generations + 1)  # the youngest ends first
+    assert cluster.values(TP) == [b"%d-%d" % (one, i) for one in of_each for i in range(600)]
