@@ -141,7 +141,10 @@ def test_a_dead_letter_does_not_overtake_one_that_may_be_in_the_log(cluster, tmp
     assert cluster.values(DEAD) == [b"0" + LARGE, b"1" + LARGE]
 
 
-def test_a_dead_letter_that_the_folder_cannot_take_leaves_the_record_there(cluster, tmp_path, monkeypatch):
+@pytest.mark.parametrize("sender", ["the same producer", "the next one"])
+def test_a_dead_letter_that_the_folder_cannot_take_leaves_the_record_there(
+    cluster, tmp_path, monkeypatch, sender
+):
     leave(cluster, tmp_path, LARGE)
     full = [True]
     replace = SpillFolder.replace
@@ -155,6 +158,9 @@ def test_a_dead_letter_that_the_folder_cannot_take_leaves_the_record_there(clust
     with producing(cluster, spill_dir=str(tmp_path), close_ms=1, **LETTERS) as producer:
         producer.flush(60)
         assert cluster.values(DEAD) == []
+        if sender == "the same producer":
+            full[0] = False
+            wait_until(lambda: is_empty(tmp_path))
     full[0] = False
     with producing(cluster, spill_dir=str(tmp_path), **LETTERS) as producer:
         producer.flush(60)
