@@ -182,11 +182,11 @@ def test_a_batch_that_comes_late_expires_by_its_first_record_all_the_same():
     timeout once more."""
     failing, timeout_s = Failing(None), ProducerConfig().delivery_timeout_ms / 1000
     failing.failures.expire(timeout_s)
-    late = batch(1)
-    late.sending.since = 5.0
+    late, later = batch(1), batch(2)
+    late.sending.since, later.sending.since = 5.0, 6.0
     half, idle = failing.half, SimpleNamespace(max_bytes=lambda _topic: 0)
     loop = SimpleNamespace(
-        inbox=deque([late]),
+        inbox=deque([late, later]),
         queues=half.queues,
         failures=failing.failures,
         _completion=half.completion,
@@ -196,7 +196,7 @@ def test_a_batch_that_comes_late_expires_by_its_first_record_all_the_same():
     failing.failures.expire(timeout_s + 4.9)
     assert not late.ended
     failing.failures.expire(timeout_s + 5)
-    assert late.ended
+    assert (late.ended, later.ended) == (True, False)
 
 
 def test_the_sender_wakes_when_a_batch_expires_and_looks_at_what_lingers_behind_it():
