@@ -4,7 +4,10 @@ import threading
 import time
 
 import pyarrow as pa
+import pytest
 from support.producer.producing import TP, producing, wait_until
+
+from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 
 
 def now_ms():
@@ -90,3 +93,24 @@ def test_a_record_that_waits_for_room_has_the_time_of_the_call(cluster):
         waiting.join(60)
         producer.flush(60)
         assert sent[0].result(0).timestamp_ms < free
+
+
+@pytest.mark.parametrize(
+    "hand_over",
+    [
+        lambda producer, value: producer.send_columns(pa.record_batch({"value": [value]}), "t", 0),
+        lambda producer, value: producer.send_many("t", [value], partition=0),
+    ],
+    ids=["columns", "many"],
+)
+def test_columns_that_wait_for_their_topic_have_the_time_of_the_call(cluster, hand_over):
+    described = []
+
+    def describe_late(request, version):
+        described.append(later())
+        return cluster.metadata(request, version)
+
+    with producing(cluster) as producer:
+        cluster[1].on(MetadataRequest, describe_late)
+        hand_over(producer, b"0").result(60)
+    assert cluster.records(TP)[0].timestamp_ms < described[0]
