@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from support.brokers.scripted_broker import ScriptedBroker, Silence
@@ -201,3 +202,13 @@ def test_a_timeout_of_0_is_one_and_a_deadline_stays_as_it_is() -> None:
     assert round(Deadline.of(None, HOUR_MS).remaining_ms / HOUR_MS) == 1
     shared = Deadline.after_ms(HOUR_MS)
     assert Deadline.of(shared, 0) is shared
+
+
+@pytest.mark.parametrize("with_wakeup", [False, True])
+def test_a_wait_is_not_over_before_its_last_part_of_a_millisecond(wakeup: Wakeup, with_wakeup: bool) -> None:
+    """Its caller would ask in circles until then."""
+    poller = Mock(**{"poll.return_value": []})
+    for left_s in (0.0004, 0.0025):
+        deadline = Deadline(left_s, clock=lambda: 0.0)
+        assert (deadline.with_wakeup(wakeup) if with_wakeup else deadline).poll(poller) == []
+    assert poller.poll.call_args_list == [call(1), call(3)]
