@@ -66,8 +66,9 @@ def test_missing_java_is_a_message_and_no_traceback(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_with_blocks(number):
-    given = signal.signal(number, signal.default_int_handler)  # under nohup SIGHUP is ignored
-    before = signal.getsignal(number)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # Under nohup SIGHUP is ignored.
+    given = {one: signal.signal(one, signal.default_int_handler) for one in numbers}
     cleaned = []
 
     def work():
@@ -75,7 +76,8 @@ def test_signals_end_with_blocks(number):
             try:
                 signal.raise_signal(number)  # to this thread: os.kill might choose another one of the process
             finally:
-                signal.raise_signal(number)  # an impatient second one does not keep us from cleaning up
+                for second in numbers:  # an impatient one of any kind does not keep us from cleaning up
+                    signal.raise_signal(second)
                 cleaned.append(True)
 
     try:
@@ -83,9 +85,10 @@ def test_signals_end_with_blocks(number):
             work()
         assert raised.value.signal == number
         assert cleaned == [True]
-        assert signal.getsignal(number) is before
+        assert all(signal.getsignal(one) is signal.default_int_handler for one in numbers)
     finally:
-        signal.signal(number, given)
+        for one, handler in given.items():
+            signal.signal(one, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
