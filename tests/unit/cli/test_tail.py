@@ -536,6 +536,26 @@ def test_a_record_that_can_not_be_decoded_ends_it_unless_another_mode_is_given(
         assert [note.partition(": ")[0] for note in notes] == ["t-0@1"]
 
 
+@pytest.mark.parametrize(
+    ("format", "value", "shown"),
+    [
+        (["string"], b"\xff", {"value": None, "_corrupt_record_base64": "/w=="}),
+        (["json", "--value-schema", "id bigint"], b" ", {"value_base64": "IA=="}),
+    ],
+    ids=["bad", "empty"],
+)
+def test_the_bytes_of_a_value_that_is_null_in_its_format_stand_once_in_json(
+    capfd: pytest.CaptureFixture[str], format: list[str], value: bytes, shown: dict[str, object]
+) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        broker.append("t", [Record("", 0, -1, None, value)])
+        given = ["--json", "--mode", "permissive", "-b", broker.bootstrap_servers]
+        assert main(["tail", "t", "--value-format", *format, *given]) == 0
+    row = json.loads(capfd.readouterr().out)
+    assert {name: row[name] for name in row if name.startswith(("value", "_corrupt"))} == shown
+
+
 @pytest.mark.parametrize("typed", [[], ["--value-format", "string"]], ids=["plain", "typed"])
 @pytest.mark.parametrize(("now_ms", "shown"), [(-1, None), (0, 0), (5, 5)])
 def test_a_record_without_a_timestamp_has_none_in_json(
