@@ -236,9 +236,12 @@ def test_what_a_client_had_counted_before_it_failed_stays(
 
 
 def test_a_scrape_amid_a_scrape_does_not_wait_for_it(registry: CollectorRegistry) -> None:
-    # As the handler of a signal may do, in the same thread.
-    client, inner = Client(lag=1), list[Values]()
-    snapshot = client.metrics
+    """As the handler of a signal may do, in the same thread. Both find that a client is gone."""
+    client, gone, inner = Client(lag=1), Client(), list[Values]()
+    gone.registry.count(catalogue.REQUESTS, 3, "Fetch")
+    for one in (client, gone):
+        export_to_prometheus(one, registry)
+    before, snapshot = scraped(registry), client.metrics
 
     def metrics() -> MetricsSnapshot:
         if not inner:
@@ -247,8 +250,9 @@ def test_a_scrape_amid_a_scrape_does_not_wait_for_it(registry: CollectorRegistry
         return snapshot()
 
     client.metrics = metrics  # type: ignore[method-assign]
-    export_to_prometheus(client, registry)
-    assert scraped(registry) == inner[0] != {}
+    del gone, one
+    gc.collect()
+    assert scraped(registry) == inner[0] == before != {}
 
 
 def test_labels_may_hold_anything(registry: CollectorRegistry) -> None:
