@@ -313,7 +313,8 @@ def test_a_broker_is_not_given_up_at_the_first_failure(three: ScriptedCluster) -
 def test_a_slow_broker_that_lags_behind_is_waited_for_longer_than_a_dead_one(three: ScriptedCluster) -> None:
     three[1].on(DescribeDelegationTokenRequest, Silence)
     three[2].push(DescribeDelegationTokenRequest, knowing(), Late(0.5, knowing()))
-    await_token(three, 4.5)
+    three[2].on(DescribeDelegationTokenRequest, Late(0.5, knowing("t1")))
+    await_token(three, 6)
     assert questions(three)[1] == 3
 
 
