@@ -99,6 +99,8 @@ def test_bytes_of_views_are_those_of_the_slice(kind: pa.DataType) -> None:
     found = [plain_types._view_bytes(column[start:stop]) for start, stop in [(0, 4), (0, 2), (1, 3), (3, 4)]]
     assert found == [103, 3, 2, 100]
     assert plain_types._view_bytes(column[4:]) == 0
+    shared = pa.concat_arrays([pa.array([b"x" * 2**20]).cast(kind)] * 4_097)
+    assert plain_types._view_bytes(shared) == 4_097 * 2**20  # 32 bits do not count them
 
 
 def test_a_slice_far_inside_of_large_strings() -> None:
