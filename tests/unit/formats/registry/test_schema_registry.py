@@ -351,6 +351,17 @@ def test_attempts_end(no_pauses: list[float]) -> None:
     assert no_pauses == sorted(no_pauses)
 
 
+def test_a_round_of_several_urls_has_one_pause(no_pauses: list[float]) -> None:
+    asked = SchemaRegistry.from_settings({"registry.url": "http://127.0.0.1:1/x, http://127.0.0.1:1/y"})
+    assert asked is not None
+    with pytest.raises(RegistryError, match=r"127.0.0.1:1/x: .*127.0.0.1:1/y: .*12 attempts"):
+        asked.schema(1)
+    assert no_pauses[::2] == [0.0] * 6
+    assert [0.8 * 0.2 * 2**n < pause < 1.2 * 0.2 * 2**n for n, pause in enumerate(no_pauses[1::2], 1)] == [
+        True
+    ] * 5
+
+
 def test_attempts_end_with_the_time_for_all_of_them(
     monkeypatch: pytest.MonkeyPatch, no_pauses: list[float]
 ) -> None:
