@@ -112,6 +112,27 @@ def test_a_descriptor_file_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         descriptors.parse_set(content, "x.desc")
 
 
+def test_the_files_of_a_schema_have_one_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = "spark_kafka_native.formats.protobuf.compile.MAX_DESCRIPTOR_BYTES"
+    item = 'syntax = "proto3"; message Item { int32 id = 1; }'
+    order = 'syntax = "proto3"; import "item.proto"; message Order { Item item = 1; }'
+    files = {"order.proto": order, "item.proto": item}
+    monkeypatch.setattr(limit, len(order) + len(item))
+    assert {one.name for one in compile_proto("order.proto", files).file} == files.keys()
+    monkeypatch.setattr(limit, len(order) + len(item) - 1)
+    with pytest.raises(FormatError, match=r"order\.proto is longer than"):
+        compile_proto("order.proto", files)
+
+
+def test_a_descriptor_that_travels_in_settings_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(base64.b64decode(to_text(descriptor(PART))))
+    monkeypatch.setattr(descriptors, "MAX_DESCRIPTOR_BYTES", size)
+    assert descriptors.from_text(to_text(descriptor(PART)), PART).full_name == PART
+    monkeypatch.setattr(descriptors, "MAX_DESCRIPTOR_BYTES", size - 1)
+    with pytest.raises(FormatError, match=rf"{PART} is longer than"):
+        to_text(descriptor(PART))
+
+
 def test_a_class_is_imported_in_the_driver_only(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("made_by_protoc")
     module.Part = GetMessageClass(descriptor(PART))  # type: ignore[attr-defined]
