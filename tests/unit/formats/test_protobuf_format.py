@@ -133,6 +133,16 @@ def test_a_descriptor_that_travels_in_settings_has_a_limit(monkeypatch: pytest.M
         to_text(descriptor(PART))
 
 
+def test_a_type_may_have_a_limited_number_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that stands in two places of the type counts twice."""
+    monkeypatch.setattr("spark_kafka_native.formats.protobuf.wire.MAX_MESSAGES", 2)
+    of_part = pa.struct([("size", pa.int32())])
+    two, three = (pa.struct([(name, of_part) for name in names]) for names in (["part"], ["part", "piece"]))
+    assert read(two, EVERYTHING, b"").array.to_pylist() == [{"part": None}]
+    with pytest.raises(FormatError, match="more than 2 messages"):
+        read(three, EVERYTHING, b"")
+
+
 def test_a_class_is_imported_in_the_driver_only(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("made_by_protoc")
     module.Part = GetMessageClass(descriptor(PART))  # type: ignore[attr-defined]
