@@ -111,6 +111,10 @@ def test_a_line_of_too_many_values_has_no_type(count: int) -> None:
 
 
 def test_a_deep_type_is_bounded() -> None:
+    for depth in (MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, 100):
+        deep = '{"a":' * depth + "1" + "}" * depth
+        assert json_type('{"b":1}', deep).count("struct<a") == min(depth, MAX_DEPTH + 1)
+        assert json_type('{"a":' + "[" * depth + "1" + "]" * depth + "}").count("list<") == MAX_DEPTH
     for depth in (500, 900, 5_000, 100_000):  # Python's own parser gives up somewhere in between
         deep = '{"a":' * depth + "1" + "}" * depth
         assert json_type('{"b":1}', deep).count("struct<a") <= MAX_DEPTH + 1
