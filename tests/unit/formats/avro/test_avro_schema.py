@@ -9,7 +9,7 @@ import pytest
 from spark_kafka_native.formats import FormatError
 from spark_kafka_native.formats.avro.avro_format import _name_of
 from spark_kafka_native.formats.avro.fingerprint import canonical_form, fingerprint
-from spark_kafka_native.formats.avro.schema import MAX_DEPTH, parse_schema
+from spark_kafka_native.formats.avro.schema import MAX_DEPTH, MAX_TEXT, parse_schema
 from spark_kafka_native.formats.avro.types import arrow_type
 
 
@@ -179,6 +179,12 @@ def test_schemas_that_make_no_sense_are_refused(schema: Any, reason: str) -> Non
 def test_texts_that_are_no_json_are_refused(text: str) -> None:
     with pytest.raises(FormatError, match=r"no JSON|characters"):
         parse_schema(text)
+
+
+def test_the_text_of_a_schema_has_a_limit() -> None:
+    assert parse_schema('"int"'.ljust(MAX_TEXT)).kind == "int"
+    with pytest.raises(FormatError, match="1,048,577 characters; at most 1,048,576 are read"):
+        parse_schema('"int"'.ljust(MAX_TEXT + 1))
 
 
 @pytest.mark.parametrize(
