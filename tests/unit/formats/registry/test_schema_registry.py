@@ -239,11 +239,18 @@ def test_a_reference_that_does_not_exist_is_no_unknown_schema() -> None:
 
 
 def test_the_schemas_that_are_kept_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_registry, "_MAX_KEPT_BYTES", 3 * len(LONG))
-    with registry({f"/schemas/ids/{id}": {"schema": LONG} for id in range(5)}) as (asked, served):
+    monkeypatch.setattr(schema_registry, "_MAX_KEPT_BYTES", 3_000)
+    texts = [*[LONG.ljust(1_000)] * 5, *[LONG] * 4]
+    with registry({f"/schemas/ids/{id}": {"schema": text} for id, text in enumerate(texts)}) as (
+        asked,
+        served,
+    ):
         for id in (0, 1, 2, 3, 3, 2, 1, 0):
             asked.schema(id)
         assert served.paths == [f"/schemas/ids/{id}" for id in (0, 1, 2, 3, 0)]
+        for id in (5, 6, 7, 8, 5, 6, 7, 8):  # all of them in the place of one that is long
+            asked.schema(id)
+        assert served.paths[5:] == [f"/schemas/ids/{id}" for id in (5, 6, 7, 8)]
 
 
 def test_the_unknown_ids_that_are_kept_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
