@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.protobuf_messages import descriptor
 
 from spark_kafka_native.formats import Decoder, FormatError, header_ids, load_format
+from spark_kafka_native.formats.isolate import NotTogetherError
 from spark_kafka_native.formats.protobuf.descriptors import to_text
 from spark_kafka_native.formats.registry import frame_id
 
@@ -84,6 +88,36 @@ def test_text_is_decoded_as_its_bytes(kind: pa.DataType) -> None:
 def test_what_is_no_array_of_bytes_is_refused(case: tuple[Decoder, pa.Array], given: Any, said: str) -> None:
     with pytest.raises(FormatError, match=said):
         case[0].decode(given)
+
+
+@pytest.mark.parametrize(("name", "text"), [("json", '{"d":%s}'), ("json", '{"d":"%s"}'), ("csv", "%s")])
+def test_a_number_may_have_400_characters_to_be_a_decimal(name: str, text: str) -> None:
+    """The time that more of them take grows with the square of their number."""
+    decoder = load_format(name).decoder(pa.struct([("d", pa.decimal128(10, 2))]), {})
+    payloads = [(text % f"1.{'0' * places}").encode() for places in (398, 399)]
+    decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    assert decoded.array.to_pylist() == [{"d": Decimal(1)}, {"d": None}]
+    assert decoded.bad.rows == (1,)
+
+
+@pytest.mark.parametrize(("name", "payload"), [("json", b'{"id":1}'), ("csv", b"1")], ids=["json", "csv"])
+def test_more_bytes_than_arrow_reads_as_one_block_are_not_read_together(
+    name: str, payload: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder: Any = load_format(name).decoder(ROW, {})
+    payloads = pa.array([payload] * 3, pa.binary())
+    for size in (payloads.nbytes, payloads.nbytes - 1):
+        monkeypatch.setattr(f"spark_kafka_native.formats.{name}.{name}_format.MAX_TOGETHER", size)
+        with nullcontext() if size == payloads.nbytes else pytest.raises(NotTogetherError):
+            assert decoder.read_together(payloads).to_pylist() == [{"id": 1}] * 3
+        assert decoder.decode(payloads).array.to_pylist() == [{"id": 1}] * 3
+
+
+def test_rows_that_32_bits_can_not_count_are_refused() -> None:
+    decoder: Any = load_format("arrow-ipc").decoder(pa.list_(ROW), {})
+    lengths = np.array([2**30, 2**30])
+    with pytest.raises(FormatError, match=r"more than 2\^31 rows"):
+        decoder._column(pa.nulls(0, ROW), lengths, np.ones(2, np.bool_))
 
 
 def test_ids_in_headers_of_large_binary() -> None:
