@@ -205,13 +205,16 @@ def test_types_of_numpy(kind: str) -> None:
         ('"long"', True),
         ('["null", "long"]', True),
         ("{broken", True),
+        pytest.param("[" * 100_000, True, id="deep"),
+        ('{"type": "struct"}', True),
         ('{"type": "struct", "fields": []}', False),
         ("struct<a: int>", False),
     ],
 )
 def test_a_schema_in_the_language_of_its_format_or_in_that_of_spark(text: str, is_own: bool) -> None:
-    assert is_own_schema(text, load_format("avro")) is is_own
-    assert not is_own_schema(text, load_format("string"))
+    for given in (text, f"\n  {text}"):
+        assert is_own_schema(given, load_format("avro")) is is_own
+        assert not is_own_schema(given, load_format("string"))
 
 
 @pytest.mark.parametrize(
