@@ -24,6 +24,8 @@ READ, WRITE = 3, 4
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = 2, 3, 4, 5
 ANY, LITERAL, PREFIXED = 1, 3, 4
 SHA_256, SHA_512 = 1, 2
+BUFFERED = os.environ | {"PYTHONUNBUFFERED": ""}
+"""The environment of a command, the output of which fails only once it is flushed."""
 
 
 @pytest.fixture
@@ -720,7 +722,7 @@ def test_a_change_is_said_to_be_made_where_its_output_can_not_be_written(
     broker.on("CreateAcls").reply({"results": [{}]})
     line = [sys.executable, "-m", "spark_kafka_native", *command, "-b", broker.bootstrap_servers]
     with open("/dev/full", "w") as full:
-        ran = subprocess.run(line, input="x\n", stdout=full, stderr=subprocess.PIPE, text=True)
+        ran = subprocess.run(line, input="x\n", stdout=full, stderr=subprocess.PIPE, text=True, env=BUFFERED)
     assert (ran.returncode, ran.stderr.startswith(said + "\n")) == (1, True)
     assert "No space left" in ran.stderr
 
@@ -731,7 +733,7 @@ def test_a_token_whose_reader_has_hung_up_is_no_success(broker: MockBroker) -> N
     line = [sys.executable, "-m", "spark_kafka_native", "tokens", "create", "-b", broker.bootstrap_servers]
     reader, writer = os.pipe()
     os.close(reader)
-    ran = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True)
+    ran = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True, env=BUFFERED)
     os.close(writer)
     assert ran.returncode == 1
     assert ran.stderr == "The token id-1 is made, and its HMAC is lost: expire it.\n"
@@ -982,9 +984,8 @@ def test_a_topic_that_is_there_is_a_failure_unless_that_is_accepted(
 def test_a_list_that_can_not_be_written_is_no_success(broker: MockBroker, command: tuple[str, ...]) -> None:
     """As where the disk is full: a script would go on with a part of it."""
     line = [sys.executable, "-m", "spark_kafka_native", *command, "-b", broker.bootstrap_servers]
-    environment = os.environ | {"PYTHONUNBUFFERED": ""}
     with open("/dev/full", "w") as full:
-        ran = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+        ran = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=BUFFERED)
     assert (ran.returncode, "No space left" in ran.stderr) == (1, True)
 
 
