@@ -406,10 +406,12 @@ def test_the_first_marker_of_a_task_is_waited_for_where_it_is(sink: Sink) -> Non
         markers.last("pykafka-q-0", [T0], sink.router.deadline(300))
 
 
+@pytest.mark.parametrize("beside", [[], [TopicPartition("u", 0)]], ids=["alone", "beside a place without"])
 def test_a_first_marker_that_is_committed_between_two_looks_is_found(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, beside: list[TopicPartition]
 ) -> None:
-    # The first look has not seen it, and the second one is for its place alone.
+    # The first look has not seen it, and the second one is for the places that it was looked for at.
+    sink.broker.create_topic("u")
     messages, look = [sink.run_task(0, 0)], marker_store.committed_offsets
 
     def committed_meanwhile(*arguments: Any) -> Any:
@@ -418,7 +420,7 @@ def test_a_first_marker_that_is_committed_between_two_looks_is_found(
         return look(*arguments)
 
     monkeypatch.setattr(marker_store, "committed_offsets", committed_meanwhile)
-    found = GroupMarkers(sink.router).last("pykafka-q-0", [T0])
+    found = GroupMarkers(sink.router).last("pykafka-q-0", [T0, *beside])
     assert found is not None
     assert (found.batch_id, found.rows) == (0, 2)
 
