@@ -41,6 +41,8 @@ CONF = """\
   .example.com = EXAMPLE.COM
   .eu.example.com = EU.EXAMPLE.COM
   bare.org = BARE.ORG
+  both.org = BOTH.ORG
+  .both.org = UNDER.BOTH.ORG
   broker.other.com = LATER.COM
 ; comment
 [appdefaults]
@@ -82,6 +84,8 @@ def test_what_a_client_needs(conf_path: Path) -> None:
         ("example.com", None),
         ("x.bare.org", "BARE.ORG"),
         ("bare.org", "BARE.ORG"),
+        ("both.org", "BOTH.ORG"),
+        ("x.both.org", "UNDER.BOTH.ORG"),
         ("bare.org.", None),
         ("localhost", None),
         ("", None),
