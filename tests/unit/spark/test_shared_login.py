@@ -548,6 +548,34 @@ def test_a_renewal_that_can_not_be_kept_is_used(
     assert list(cluster.alive) == ["t1"]
 
 
+def test_a_coming_token_that_can_not_be_kept_as_the_present_one_is_used(
+    cluster: Cluster, session: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is in the file as the coming one: other processes take it from there."""
+    file = Path(shared_login(client(), parsed(), ask=False).place)
+    coming = shared_login_module._read(file).held
+    shared_login_module._write(file, KeptTokens(coming=coming))
+    with full_disk():
+        assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
+    assert f"keeps logins in {session}" in caplog.text
+    assert list(cluster.alive) == ["t1"]
+    assert shared_login(client(), parsed(), ask=False).login.token_id == "t1"
+
+
+def test_another_token_that_can_not_be_kept_while_a_broker_does_not_know_it_is_ended(
+    cluster: Cluster, session: Path, clocks: Clocks
+) -> None:
+    """Each process would create one until the broker knows the first."""
+    given = SCRAM | {"delegationTokens.maxLifetime": "10h"}
+    shared_login(client(given), parsed(given), ask=False)
+    clocks.pass_hours(5.5)
+    cluster.unknown.add("t2")
+    with full_disk(), pytest.raises(ConfigError, match=f"keeps logins in {session}"):
+        shared_login(client(given), parsed(given), ask=False)
+    assert list(cluster.alive) == ["t1"]
+    assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t3"
+
+
 def test_a_folder_that_takes_no_file_is_named(
     cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
