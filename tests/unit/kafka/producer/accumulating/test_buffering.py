@@ -256,6 +256,23 @@ def test_a_callback_may_send_again(cluster):
     assert cluster.values(TP) == [b"again"]
 
 
+def test_a_callback_that_finds_no_room_does_not_wait_for_it(cluster):
+    """Only its own thread can make room."""
+    refused_with = []
+
+    def send_many(_):
+        with pytest.raises(BufferFullError) as full:
+            send(producer, 10, start=1)
+        refused_with.append(str(full.value))
+
+    with producing(cluster, max_buffered_records=3, max_block_ms=2_000) as producer:
+        producer.send("t", value=b"0", partition=0, on_delivery=send_many)
+        wait_until(lambda: refused_with)
+        producer.flush(60)
+    assert refused_with[0].startswith("no room for another record within 0 ms: 3 records wait")
+    assert cluster.values(TP) == numbers(4)
+
+
 @pytest.mark.parametrize(
     ("topic", "value", "error"),
     [
