@@ -534,6 +534,12 @@ def test_each_topic_is_asked_about_once_and_the_dead_letter_topic_first(cluster)
     assert [[topic.name for topic in topics] for topics in asked] == [["dead"], ["t"], ["u"]]
 
 
+def test_no_topic_takes_records_before_the_dead_letter_topic_is_known(cluster):
+    with producing(cluster, **LETTERS) as producer:
+        producer.send("t", value=b"0", partition=0).result(60)
+        assert list(producer._buffers) == ["dead", "t"]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
