@@ -168,9 +168,11 @@ def test_a_dead_letter_that_the_folder_cannot_take_leaves_the_record_there(
     assert cluster.values(DEAD) == [LARGE]
 
 
+@pytest.mark.parametrize("batch_size", [10_000, 1_000_000])
 @pytest.mark.parametrize("place", ["once_encoded", "by_the_broker"])
-def test_what_is_found_as_the_producer_ends_is_kept(cluster, tmp_path, place):
-    """The time to close is over before the record was looked at: its dead letter goes to the folder."""
+def test_what_is_found_as_the_producer_ends_is_kept(cluster, tmp_path, place, batch_size):
+    """The time to close is over before the record was looked at: its dead letter goes to the folder, also
+    one that is small enough to wait for others."""
     compressed = {"compression_type": "gzip"} if place == "once_encoded" else {}
     cluster.told_max_message_bytes = None if compressed else 1_000_000
     config = {
@@ -178,6 +180,7 @@ def test_what_is_found_as_the_producer_ends_is_kept(cluster, tmp_path, place):
         "linger_ms": 3_600_000,
         "delivery_timeout_ms": 3_600_000,
         "batch_records": 100,
+        "batch_size": batch_size,
         **compressed,
     }
     with producing(cluster, close_ms=0, **config, **LETTERS) as producer:
