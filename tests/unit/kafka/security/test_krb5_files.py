@@ -74,6 +74,18 @@ def test_what_a_client_needs(conf_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "is_off"),
+    [
+        *((text, True) for text in ("n", "no", "false", "nil", "0", "off", "No", "FALSE", '"Off"')),
+        *((text, False) for text in ("y", "yes", "true", "t", "1", "on", "Yes", "none", "")),
+    ],
+)
+def test_what_says_no_in_any_case(conf_path: Path, text: str, is_off: bool) -> None:
+    conf_path.write_text(f"[libdefaults]\ndns_lookup_kdc = {text}\n")
+    assert read_krb5_conf(str(conf_path)).is_off("dns_lookup_kdc") is is_off
+
+
+@pytest.mark.parametrize(
     ("host", "realm"),
     [
         ("broker.other.com", "HOST.COM"),
