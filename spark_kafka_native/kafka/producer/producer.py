@@ -200,6 +200,8 @@ class Producer:
         try:
             buffer = self._buffers[topic]
         except KeyError:
+            if timestamp_ms is None:
+                timestamp_ms = int(_now_s() * 1000)  # of the call: the topic may be waited for
             buffer = self._buffer(topic)
         size = RECORD_OVERHEAD
         if key is not None:

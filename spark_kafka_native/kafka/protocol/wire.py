@@ -166,7 +166,10 @@ class Fixed:
         pack, to_wire = struct.Struct(">" + self.format).pack, self.to_wire
 
         def write(value: Any, out: list[Buffer]) -> None:
-            out.append(pack(value if to_wire is None else to_wire(value)))
+            try:
+                out.append(pack(value if to_wire is None else to_wire(value)))
+            except struct.error as error:
+                raise ValueError(f"{value!r} is not an {self.name} ({error})") from error
 
         return write
 

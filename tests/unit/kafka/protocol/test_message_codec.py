@@ -27,13 +27,18 @@ from spark_kafka_native.kafka.protocol.api.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from spark_kafka_native.kafka.protocol.api.topics import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from spark_kafka_native.kafka.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
     read_versioned,
     write_versioned,
 )
 from spark_kafka_native.kafka.protocol.message import Struct, field
-from spark_kafka_native.kafka.protocol.message_codec import codec, compile_struct
+from spark_kafka_native.kafka.protocol.message_codec import UnencodableError, codec, compile_struct
 from spark_kafka_native.kafka.protocol.wire import (
     COPY_BELOW_BYTES,
     Bytes,
@@ -262,6 +267,18 @@ class TestValues:
             ValueError, match=r"topics: partitions: fetch_offset=9223372036854775808 is not an"
         ):
             codec(FetchRequest, 11).write(request)
+
+    def test_an_element_of_an_array_that_does_not_fit_is_an_error_of_the_field(self) -> None:
+        new = CreatePartitionsAssignment(broker_ids=[1, 1 << 31])
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="t", count=2, assignments=[new])],
+            timeout_ms=1,
+            validate_only=False,
+        )
+        with pytest.raises(
+            UnencodableError, match=r"v2: topics: assignments: broker_ids: 2147483648 is not an int32"
+        ):
+            codec(CreatePartitionsRequest, 2).write(request)
 
     def test_null_where_null_is_not_allowed(self) -> None:
         with pytest.raises(ValueError, match="MetadataRequest v9: topics: name: a string must not be null"):

@@ -100,10 +100,11 @@ def test_a_record_that_waits_for_room_has_the_time_of_the_call(cluster):
     [
         lambda producer, value: producer.send_columns(pa.record_batch({"value": [value]}), "t", 0),
         lambda producer, value: producer.send_many("t", [value], partition=0),
+        lambda producer, value: producer.send("t", value, partition=0),
     ],
-    ids=["columns", "many"],
+    ids=["columns", "many", "one"],
 )
-def test_columns_that_wait_for_their_topic_have_the_time_of_the_call(cluster, hand_over):
+def test_records_that_wait_for_their_topic_have_the_time_of_the_call(cluster, hand_over):
     described = []
 
     def describe_late(request, version):
