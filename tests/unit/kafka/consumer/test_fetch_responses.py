@@ -12,9 +12,10 @@ import pytest
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Leader
-from spark_kafka_native.kafka.config.client_config import ConsumerConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.consumer.fetch_requests import build_fetch
 from spark_kafka_native.kafka.consumer.fetch_responses import (
+    FRAME_OVERHEAD,
     FetchRules,
     ResponseFacts,
     apply_failure,
@@ -163,6 +164,22 @@ def test_a_range_waits_for_no_more_bytes_than_one(untils: tuple[int, int], min_b
     for one in states:
         one.broker.led_by(Leader(1, 5, None), 49.0)
     assert build_fetch(states, ConsumerConfig(fetch_min_bytes=500), "", 1_000, 12).min_bytes == min_bytes
+
+
+@pytest.mark.parametrize(
+    ("fetch_bytes", "response_bytes", "asked"),
+    [
+        (1_000_000, 2_000_000, 1_000_000),
+        (1_000_000, 1_000_000, 1_000_000 - FRAME_OVERHEAD),
+        (1_000_000, 1_000, 1),
+    ],
+)
+def test_a_response_with_all_that_is_asked_for_is_no_larger_than_is_taken(
+    fetch_bytes: int, response_bytes: int, asked: int
+) -> None:
+    """It has more than the records: one over the limit would come again and again."""
+    client = ClientConfig(bootstrap_servers=("a:1",), max_response_bytes=response_bytes)
+    assert FetchRules.of(ConsumerConfig(fetch_max_bytes=fetch_bytes), client).max_bytes == asked
 
 
 @pytest.mark.parametrize(("max_wait_ms", "asked_ms"), [(400, 400), (5_000, 500)])
