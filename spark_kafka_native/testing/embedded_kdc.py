@@ -88,7 +88,8 @@ class EmbeddedKdc(EmbeddedService):
         """The port on 127.0.0.1, TCP only; 0 before the start."""
         self._ticket_lifetime_s = ticket_lifetime_s
         self._lock = threading.Lock()
-        self._owner = os.getpid()
+        self._owner: int | None = None
+        """The process that has started it."""
         self._process: subprocess.Popen[str] | None = None
 
     def __repr__(self) -> str:
@@ -143,6 +144,7 @@ class EmbeddedKdc(EmbeddedService):
         source.write_text(_PROGRAM, encoding="utf-8")
         work = self.folder / "work"  # Kerby writes a krb5.conf of its own
         work.mkdir()
+        self._owner = os.getpid()
         command = [*java_command(self.folder, kdc_jars()), str(source), str(work), self.realm]
         with (self.folder / "output").open("wb") as output:
             self._process = subprocess.Popen(
@@ -160,14 +162,15 @@ class EmbeddedKdc(EmbeddedService):
             raise BrokerStartError(f"the KDC did not start ({said})", output_text)
 
     def _ask(self, *words: str) -> None:
-        if os.getpid() != self._owner:  # the parent would read the answer
+        if self._owner not in (None, os.getpid()):  # the parent would read the answer
             raise RuntimeError("this EmbeddedKdc belongs to the process that has started it, not to a fork")
         with self._lock:
-            if self._process is None or self._process.stdin is None:
-                raise RuntimeError("this EmbeddedKdc is not running")
             process = self._process
-            with suppress(BrokenPipeError):  # it has ended, and gives no answer
-                self._process.stdin.write("\t".join(words) + "\n")
+            if process is None or process.stdin is None:
+                raise RuntimeError("this EmbeddedKdc is not running")
+            # It has ended, and gives no answer; or another thread or a signal handler has closed it.
+            with suppress(BrokenPipeError, ValueError):
+                process.stdin.write("\t".join(words) + "\n")
             said = self._answer(process, _START_S)
             if process is not self._process:  # a signal handler has closed it, but for the pipe that was read
                 _close_pipes(process)
@@ -181,6 +184,8 @@ class EmbeddedKdc(EmbeddedService):
         watchdog.start()
         try:
             return process.stdout.readline().strip() if process.stdout else ""
+        except ValueError:  # it was closed meanwhile
+            return ""
         finally:
             watchdog.cancel()
 

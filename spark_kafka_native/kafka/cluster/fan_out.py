@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from ..errors import ClientClosedError, KafkaError, SecurityError
+from ..errors import AuthenticationError, ClientClosedError, KafkaError
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.pending_response import PendingResponse
@@ -180,7 +180,7 @@ def _ask_each(
         if failures and not (found and patient.expired):
             errors = list(failures.values())
             # A refused login first, which ends it: each further one may lock the account.
-            raise next((one for one in errors if isinstance(one, SecurityError)), errors[0])
+            raise next((one for one in errors if isinstance(one, AuthenticationError)), errors[0])
 
     try:
         retry(attempt)

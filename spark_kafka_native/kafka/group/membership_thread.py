@@ -30,8 +30,9 @@ all later requests on the connection.
 """
 
 UNKNOWN_LOOK_S = 1.0
-"""The interval of lookups for a topic that does not exist yet, or not any more. Once nothing is missing, it
-doubles up to ``metadata_max_age_ms``: a topic that a broker lacks for a moment matches no pattern then.
+"""The interval of lookups for a topic that does not exist yet, or not any more. Once nothing is missing
+(for a pattern: nothing that was there in the look before), it doubles up to ``metadata_max_age_ms``: a topic
+that a broker lacks for a moment matches no pattern then.
 """
 
 LOOK_MS = 5_000

@@ -47,8 +47,6 @@ _forking = threading.RLock()
 """Held by the thread that forks."""
 _blocks: set[weakref.ref[threading.RLock]] = set()
 """The locks of `no_fork`, each as long as its block needs it."""
-_forker = 0
-"""The thread that holds ``_forking`` to fork."""
 _held: list[threading.RLock] = []
 """Those that the thread that forks has taken."""
 
@@ -67,15 +65,12 @@ def no_fork() -> contextlib.AbstractContextManager[bool]:
 
 
 def _before_fork() -> None:
-    global _forker
     until = time.monotonic() + _MAX_WAIT_S
     while True:
         _forking.acquire()
-        _forker = threading.get_ident()
         if _take_all() or time.monotonic() >= until:
             return
         # Not while it is held: a module that is imported may have a block of its own.
-        _forker = 0
         _forking.release()
         time.sleep(_LOOK_AGAIN_S)
 
@@ -96,16 +91,14 @@ def _release_all() -> None:
 
 
 def _in_parent() -> None:
-    global _forker
-    if _forker == threading.get_ident():  # not after an interrupt while it waited
-        _forker = 0
+    if _forking._is_owned():  # type: ignore[attr-defined] # not after an interrupt while it waited
         _release_all()
         _forking.release()
 
 
 def _in_child() -> None:
-    global _forking, _forker
-    _forking, _forker = threading.RLock(), 0
+    global _forking
+    _forking = threading.RLock()
     _blocks.clear()
     _held.clear()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +9,13 @@ from typing import Any
 import pytest
 
 from spark_kafka_native.kafka.cluster.fan_out import ask_each_broker, ask_each_partition
-from spark_kafka_native.kafka.errors import AuthenticationError, ClientClosedError, KafkaError, NetworkError
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    ClientClosedError,
+    KafkaError,
+    NetworkError,
+    SecurityError,
+)
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
@@ -169,12 +174,17 @@ def test_a_refused_login_ends_it_whichever_broker_fails_first() -> None:
 
     def ask(missing: list[TopicPartition], found: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
         seen.append(len(missing))
-        return {A0: NetworkError("lost"), A1: AuthenticationError("refused"), A2: NetworkError("lost")}
+        certificate = SecurityError("expired")  # also retried, once the cluster was reached
+        return {A0: certificate, A1: AuthenticationError("refused"), A2: NetworkError("lost")}
 
     def retry(attempt: Any, **_: Any) -> None:
         for _attempt in range(3):
-            with contextlib.suppress(NetworkError):
+            try:
                 attempt()
+            except AuthenticationError:
+                raise
+            except KafkaError:
+                continue
 
     router: Any = SimpleNamespace(retry=retry)
     with pytest.raises(AuthenticationError, match="refused"):

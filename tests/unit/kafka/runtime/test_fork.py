@@ -177,6 +177,39 @@ def test_an_interrupt_of_a_fork_that_waits_leaves_no_lock_behind(monkeypatch: py
     assert not other.is_alive()
 
 
+def test_a_fork_in_a_signal_handler_while_another_one_waits_leaves_no_lock_behind() -> None:
+    class Lock:
+        forks = 0
+
+        def acquire(self, timeout: float) -> bool:
+            del timeout
+            self.forks += 1
+            if self.forks == 1:
+                fork._before_fork()
+                fork._in_parent()
+            return True
+
+        def release(self) -> None:
+            """Nothing waits for it."""
+
+    lock = Lock()
+    entry = weakref.ref(lock)
+    fork._blocks.add(entry)  # type: ignore[arg-type]
+    try:
+        fork._before_fork()
+        fork._in_parent()
+    finally:
+        fork._blocks.discard(entry)  # type: ignore[arg-type]
+    entered = threading.Event()
+
+    def work() -> None:
+        with no_fork():
+            entered.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    assert entered.wait(20)
+
+
 def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of a user may hang as it is imported, or wait for the thread that forks."""
     monkeypatch.setattr(fork, "_MAX_WAIT_S", 0.01)
