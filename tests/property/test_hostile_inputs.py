@@ -105,7 +105,7 @@ def jwt(text: str) -> None:
 def properties(text: str) -> None:
     for content in (text, text.encode(errors="surrogatepass"), text.encode("utf-16", errors="surrogatepass")):
         with contextlib.suppress(ConfigError):
-            found = read_properties(content)
+            found = read_properties(content, lambda _: True)
             for config in (ClientConfig, ConsumerConfig, ProducerConfig):
                 with contextlib.suppress(ConfigError):
                     config.from_properties(found)
