@@ -66,10 +66,9 @@ def look_at_cluster(admin: Admin, names: list[str]) -> ClusterMoment:
         f"{name}: {topic.error_code.name}" for name, topic in topics.items() if topic.error_code
     ]
     latest, limit = dict.fromkeys(partitions, OffsetAt.LATEST), admin.router.deadline(MISSING_MS)
-    asked_at = time.monotonic()
+    moment.ends_at = time.monotonic()  # one leader may answer seconds later than the others
     # One attempt: another view follows soon.
     ends, failed = try_offsets(admin.router, latest, IsolationLevel.READ_UNCOMMITTED, limit)
-    moment.ends_at = asked_at  # one leader may answer seconds later than the others
     moment.note(failed.values())
     moment.brokers = len(admin.router.snapshot.brokers)
     moment.ends = {tp: found.offset or 0 for tp, found in ends.items()}

@@ -223,9 +223,14 @@ class Api:
         return value, attributes
 
 
+def install(monkeypatch: pytest.MonkeyPatch, api: Any) -> None:
+    """As the package ``opentelemetry``; with None, the package is missing."""
+    for module in ("opentelemetry.metrics", "opentelemetry"):
+        monkeypatch.setitem(sys.modules, module, api)
+
+
 def test_each_collection_is_one_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", Api)
-    monkeypatch.setitem(sys.modules, "opentelemetry", Api)
+    install(monkeypatch, Api)
     client, meter, taken = Client(), Meter(), 0
     told_by = client.metrics
 
@@ -259,8 +264,7 @@ def test_a_collection_under_way_does_not_hold_up_a_forked_child() -> None:
 
 def test_opentelemetry_gets_nothing_out_of_a_forked_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that the parent had counted would be counted twice."""
-    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", Api)
-    monkeypatch.setitem(sys.modules, "opentelemetry", Api)
+    install(monkeypatch, Api)
     client, meter = Client(), Meter()
     export_to_opentelemetry(client, meter)
     client.request(1.0)
@@ -271,8 +275,7 @@ def test_opentelemetry_gets_nothing_out_of_a_forked_child(monkeypatch: pytest.Mo
 
 
 def test_without_opentelemetry_the_error_has_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
+    install(monkeypatch, None)
     with pytest.raises(ConfigError, match=r"spark-kafka-native\[otel\]"):
         export_to_opentelemetry(Client())
 
@@ -437,8 +440,7 @@ def test_a_place_that_takes_nothing_holds_up_no_end(kind: str, monkeypatch: pyte
 
 
 def test_the_first_collection_has_the_percentiles_of_all_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", Api)
-    monkeypatch.setitem(sys.modules, "opentelemetry", Api)
+    install(monkeypatch, Api)
     client, meter = Client(), Meter()
     export_to_opentelemetry(client, meter)
     client.request(8.0)

@@ -119,13 +119,19 @@ def test_the_dead_letter_of_a_batch_of_the_folder_is_reported_where_the_batch_wa
     assert not half.completion.incomplete
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_a_dead_letter_as_large_as_its_topic_allows_is_not_truncated(compression: str) -> None:
+def letter_writer(compression: str) -> tuple[DeadLetterWriter, BatchEncoder, SimpleNamespace]:
+    """Its encoder, and the limits of the topic of dead letters, which may be changed."""
     config = ProducerConfig(over_limit="dead_letter", dead_letter_topic="dead", compression_type=compression)
-    limits = SimpleNamespace(max_bytes=1_000_000)
+    limits = SimpleNamespace(max_bytes=0)
     buffers: Any = {"dead": SimpleNamespace(limits=limits)}
     encoder = BatchEncoder(config)
-    writer = DeadLetterWriter("dead", config, encoder, buffers)
+    return DeadLetterWriter("dead", config, encoder, buffers), encoder, limits
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_dead_letter_as_large_as_its_topic_allows_is_not_truncated(compression: str) -> None:
+    writer, encoder, limits = letter_writer(compression)
+    limits.max_bytes = 1_000_000
     value = random.Random(1).randbytes(1_000)
     record = Record("t", 0, 0, None, value, timestamp_ms=1_000)
     cause = RecordTooLargeError.of("t", 0, 10, 5, "the topic's max.message.bytes")
@@ -142,11 +148,7 @@ def test_a_dead_letter_as_large_as_its_topic_allows_is_not_truncated(compression
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_a_dead_letter_fits_or_is_refused_at_any_limit_of_its_topic(compression: str) -> None:
-    config = ProducerConfig(over_limit="dead_letter", dead_letter_topic="dead", compression_type=compression)
-    limits = SimpleNamespace(max_bytes=0)
-    buffers: Any = {"dead": SimpleNamespace(limits=limits)}
-    encoder = BatchEncoder(config)
-    writer = DeadLetterWriter("dead", config, encoder, buffers)
+    writer, encoder, limits = letter_writer(compression)
     value, key = random.Random(1).randbytes(500), random.Random(2).randbytes(50)
     record = Record("t", 0, 0, key, value, timestamp_ms=1_000)
     cause = RecordTooLargeError.of("t", 0, 10, 5, "the topic's max.message.bytes")

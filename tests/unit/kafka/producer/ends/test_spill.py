@@ -527,14 +527,20 @@ def test_records_of_the_folder_that_could_not_be_sent_are_handed_back(cluster, t
     assert values == numbers(0, 3)
 
 
-def test_a_topic_that_is_gone_keeps_no_spilled_records_of_another(cluster, tmp_path):
+def spilled_before(cluster, tmp_path, *topics):
+    """Leave a batch of one record for the first partition of each topic, as an earlier producer would."""
     folder = SpillFolder(str(tmp_path))
     with open_producer(cluster, tmp_path / "unused") as producer:
         producer.send("t", value=b"0", partition=0).result(60)
         data = cluster.arrived[-1].data
-    entries = [TopicPartition(topic, 0) for topic in ("gone", "t", "lost")]
-    folder.keep([NewEntry(where, None, 1, False, "why", data) for where in entries])
+    places = [TopicPartition(topic, 0) for topic in topics]
+    folder.keep([NewEntry(place, None, 1, False, "why", data) for place in places])
     folder.close()
+    return places
+
+
+def test_a_topic_that_is_gone_keeps_no_spilled_records_of_another(cluster, tmp_path):
+    spilled_before(cluster, tmp_path, "gone", "t", "lost")
     with open_producer(cluster, tmp_path, max_block_ms=200) as producer, pytest.raises(SpillError):
         producer.flush(60)
     folder = SpillFolder(str(tmp_path))
@@ -543,13 +549,7 @@ def test_a_topic_that_is_gone_keeps_no_spilled_records_of_another(cluster, tmp_p
 
 
 def test_a_flush_looks_again_for_a_topic_that_was_gone(cluster, tmp_path):
-    folder = SpillFolder(str(tmp_path))
-    with open_producer(cluster, tmp_path / "unused") as producer:
-        producer.send("t", value=b"0", partition=0).result(60)
-        data = cluster.arrived[-1].data
-    gone = TopicPartition("gone", 0)
-    folder.keep([NewEntry(gone, None, 1, False, "why", data)])
-    folder.close()
+    (gone,) = spilled_before(cluster, tmp_path, "gone")
     with open_producer(cluster, tmp_path, max_block_ms=2_000) as producer:
         with pytest.raises(SpillError, match="1 records of topic gone"):
             producer.flush(60)
@@ -559,13 +559,7 @@ def test_a_flush_looks_again_for_a_topic_that_was_gone(cluster, tmp_path):
 
 
 def test_a_flush_waits_for_the_topic_that_it_looks_for_again(cluster, tmp_path):
-    folder = SpillFolder(str(tmp_path))
-    with open_producer(cluster, tmp_path / "unused") as producer:
-        producer.send("t", value=b"0", partition=0).result(60)
-        data = cluster.arrived[-1].data
-    gone = TopicPartition("gone", 0)
-    folder.keep([NewEntry(gone, None, 1, False, "why", data)])
-    folder.close()
+    (gone,) = spilled_before(cluster, tmp_path, "gone")
     slowly = {"retry_backoff_max_ms": 600_000}  # only the flush tries again
     with producing(cluster, client=slowly, spill_dir=str(tmp_path), max_block_ms=200) as producer:
         with pytest.raises(SpillError, match="1 records of topic gone"):
