@@ -29,19 +29,24 @@ def describe_topic_configs(
 ) -> dict[str, Configs]:
     """Return the configs of each topic; with ``names``, only these.
 
-    Raises `BrokerError` with the name of a topic that the broker refuses to describe, unless such topics are
-    left out.
+    Raises `BrokerError` with the name of a topic that the broker refuses to describe, and
+    `IncompleteResponseError` with that of a topic that the response lacks, unless such topics are left out.
     """
     request = _build(TOPIC_RESOURCE, topics, names)
-    return _read(router.send_any(request, deadline), leave_out_refused=leave_out_refused)
+    found = _read(router.send_any(request, deadline), leave_out_refused=leave_out_refused)
+    return found if leave_out_refused else {topic: _of(found, topic) for topic in topics}
 
 
 def describe_broker_configs(router: Router, node_id: int, deadline: Deadline | None = None) -> Configs:
     """Return the configs of one broker, as that broker has them; errors as `describe_topic_configs`."""
     name = str(node_id)
     found = _read(router.send_to(node_id, _build(BROKER_RESOURCE, [name], None), deadline))
+    return _of(found, name, "broker ")
+
+
+def _of(found: dict[str, Configs], name: str, kind: str = "") -> Configs:
     if name not in found:
-        raise IncompleteResponseError(f"describing configs of broker {name}: its response lacks them")
+        raise IncompleteResponseError(f"describing configs of {kind}{name}: the response lacks them")
     return found[name]
 
 
