@@ -61,9 +61,13 @@ class DeletedTopics:
 
     def update(self, metadata: ClusterMetadata) -> None:
         """Forget the topics that ``metadata`` contains again."""
-        self._described.update(name for name, topic in metadata.topics.items() if not topic.error_code)
+        self.expect(name for name, topic in metadata.topics.items() if not topic.error_code)
         for name in self._noted.keys() - unknown_topics(metadata, self._noted):
             self._noted.pop(name, None)
+
+    def expect(self, topics: Iterable[str]) -> None:
+        """All ``topics`` existed once."""
+        self._described.update(topics)
 
     def existed(self, topics: Iterable[str]) -> bool:
         """True if all ``topics`` existed once. A topic that was only requested did not."""
@@ -89,7 +93,7 @@ class RetryPolicy:
         self._deleted = deleted
         self._servers = ", ".join(config.bootstrap_servers)
         self._seen = deleted.existed(topics)
-        self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if self._seen else NEW_TOPIC_WAIT_MS)
+        self._unknown_until: Deadline | None = None
         self._always_unknown = set(topics)
         self._say_unknown_at = Deadline.after_ms(SAY_UNKNOWN_MS)
         self._said_unknown = False
@@ -109,6 +113,8 @@ class RetryPolicy:
             ErrorCode.UNKNOWN_TOPIC_ID,
         ):
             return self._wait_for_unknown(metadata)
+        # An outage counts for nothing: the brokers that come back are those that may not know it yet.
+        self._unknown_until = None
         if isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE:
             return True  # `Router.connection` raises it for a broker that has just left the metadata
         if self._first_contact and isinstance(error, HandshakeClosedError):
@@ -156,6 +162,8 @@ class RetryPolicy:
         self._always_unknown &= unknown | old
         if unknown and self._deleted.contains(unknown):
             return False
+        if self._unknown_until is None:
+            self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if self._seen else NEW_TOPIC_WAIT_MS)
         if not self._unknown_until.expired:
             if unknown and self._say_unknown_at.expired and not self._said_unknown:
                 self._said_unknown = True

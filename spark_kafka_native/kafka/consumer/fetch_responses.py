@@ -31,14 +31,13 @@ from ..protocol.api.metadata import LeaderIdAndEpoch
 from ..records.batch import RecordSetEnd, end_of_batches, first_offset, refused_format
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
-from .partition_state import PartitionState
+from .partition_state import GONE, PartitionState
 
 _THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.consumer"))
 FRAME_OVERHEAD = 64 * 1024
 """A response is larger than its record sets by this at most (headers of about 1 000 partitions)."""
 RECREATED_AFTER = 3
 """Another topic id counts once seen this often in a row: a broker that lags may send the former one."""
-_GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 _RETRIED = (
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -134,11 +133,11 @@ def apply_failure(state: PartitionState, error: KafkaError, now: float, rules: F
     if not is_retriable(error) and code not in _RETRIED and not outlived:
         state.break_off(error)
         return
-    if code in _GONE and state.progress.failures > 0:
+    if code in GONE:
         limit_ms = (
             retry_policy.NEW_TOPIC_WAIT_MS if state.topic_id is None else retry_policy.KNOWN_TOPIC_WAIT_MS
         )
-        if now - state.progress.failing_since > limit_ms / 1000:
+        if state.progress.seconds_like(error, now) > limit_ms / 1000:
             state.break_off(error)
             return
     _THROTTLED_LOG.info(
@@ -169,8 +168,9 @@ def apply_leader(state: PartitionState, found: Leader | KafkaError, now: float, 
 def _recreated(state: PartitionState, leader: Leader) -> KafkaError | None:
     if None in (state.topic_id, leader.topic_id) or leader.topic_id == state.topic_id:
         return None
-    if state.progress.failures < RECREATED_AFTER:
-        return BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {state.where}")
+    error = BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {state.where}")
+    if state.progress.failures_like(error) < RECREATED_AFTER:
+        return error
     return TopicRecreatedError(state.topic_partition.topic, str(state.topic_id), str(leader.topic_id))
 
 

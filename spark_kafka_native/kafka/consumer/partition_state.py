@@ -20,6 +20,15 @@ MIN_FETCH_BYTES = 64 * 1024
 """No fetch asks for less, however few records are left: an estimate that is too low costs a round trip."""
 ENDLESS = (1 << 63) - 1
 """The ``until_offset`` of a partition that is read without an end."""
+GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
+"""The topic is deleted, or the broker that answers does not know it yet."""
+
+
+def _kind(error: KafkaError | None) -> object:
+    """Equal for failures that have the same cause."""
+    if not isinstance(error, BrokerError):
+        return type(error)
+    return GONE if error.error_code in GONE else error.error_code
 
 
 class FetchPosition:
@@ -227,10 +236,11 @@ class FetchProgress:
     """For how long one partition has made no progress, and why: failures in a row, and time spent waiting."""
 
     __slots__ = (
+        "_alike",
+        "_alike_since",
         "_waited",
         "_waiting_since",
         "at_end_since",
-        "failing_since",
         "failures",
         "last_failure",
         "refetched",
@@ -239,7 +249,8 @@ class FetchProgress:
 
     def __init__(self) -> None:
         self.failures = 0
-        self.failing_since = 0.0
+        self._alike = 0
+        self._alike_since = 0.0
         self.retry_at = 0.0
         self.last_failure: KafkaError | None = None
         self.at_end_since: float | None = None
@@ -270,12 +281,23 @@ class FetchProgress:
 
     def fail(self, error: KafkaError, now: float, delay_s: float) -> None:
         """Try again ``delay_s`` from now."""
-        if self.failures == 0:
-            self.failing_since = now
+        if not self.failures_like(error):
+            self._alike, self._alike_since = 0, now
+        self._alike += 1
         self.start_waiting(now)
         self.failures += 1
         self.retry_at = now + delay_s
         self.last_failure = error
+
+    def failures_like(self, error: KafkaError) -> int:
+        """How many failures in a row, up to the last one, are like ``error``. An outage before them does not
+        count: the brokers that come back may lag behind.
+        """
+        return self._alike if self.failures and _kind(self.last_failure) == _kind(error) else 0
+
+    def seconds_like(self, error: KafkaError, now: float) -> float:
+        """Seconds since the first of the failures in a row that are like ``error``."""
+        return now - self._alike_since if self.failures_like(error) else 0.0
 
     def pace(self, until: float) -> None:
         """Nothing is wrong, but a request before ``until`` would be pointless."""
@@ -465,11 +487,10 @@ class PartitionState:
         is_same = leader.topic_id is not None and self.topic_id in (None, leader.topic_id)
         if not is_same or not 0 <= leader.leader_epoch < known:
             return None
-        progress = self.progress
-        if progress.failures and now - progress.failing_since > retry_policy.KNOWN_TOPIC_WAIT_MS / 1000:
-            return None
         where = f"fetching {self.where}: broker {leader.node_id} has led it in epoch {leader.leader_epoch}"
-        return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, where, f"records of epoch {known} are known")
+        error = BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH, where, f"records of epoch {known} are known")
+        is_for_long = self.progress.seconds_like(error, now) > retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
+        return None if is_for_long else error
 
     def lose_leader(self, error: KafkaError, now: float, delay_s: float) -> None:
         """Look up which broker to ask, a little later."""

@@ -7,12 +7,14 @@ read twice.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 from uuid import UUID
 
-from ....kafka.cluster.metadata import ClusterMetadata
+from ....kafka.cluster import retry_policy
+from ....kafka.cluster.metadata import ClusterMetadata, topics_named
 from ....kafka.cluster.offsets import list_bounds, list_offsets
 from ....kafka.cluster.recreated_topics import find_recreated
 from ....kafka.cluster.router import Router
@@ -26,6 +28,7 @@ from ....kafka.errors import (
     TopicRecreatedError,
 )
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
+from ....kafka.runtime.deadline import Deadline
 from ..data_loss import LogShrunk, Loss, OffsetsLost, PartitionsDeleted, is_about_missing_partition
 from ..offset_range import At, Earliest, FirstAtOrAfter, Inner, OffsetRange, fixed_offset, is_open
 
@@ -58,6 +61,7 @@ def bind_ranges(
     left = list(ranges)
     losses: list[Loss] = []
     refresh = False
+    router.expect({one.topic for one in left if one.topic_id is not None})
     while True:
         left, moved = _follow_topics(router, left, refresh=refresh)
         losses += moved
@@ -81,12 +85,32 @@ def drop_deleted(
     """
     if not is_about_missing_partition(error):
         raise error
-    now = router.metadata({one.topic for one in ranges}, refresh=True)
-    gone = frozenset(one.topic_partition for one in ranges if _is_missing(now, one.topic_partition))
+    gone = _missing(router.metadata({one.topic for one in ranges}, refresh=True), ranges)
+    if gone and (isinstance(error, DeadlineExceededError) or len({tp.topic for tp in gone}) > 1):
+        # The error proves that one topic was missing for long, or none: a broker may not know the others yet.
+        gone = _wait_for(router, ranges)
     there = [one for one in ranges if one.topic_partition not in gone]
     if not gone:
         raise error
     return there, PartitionsDeleted(topic_partitions=gone, cause=error)
+
+
+def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicPartition]:
+    """The partitions that are still missing after a full wait for a topic that existed."""
+
+    def look() -> None:
+        for one in _missing(router.snapshot, ranges):
+            router.snapshot.partition(one)
+
+    topics = {one.topic for one in ranges}
+    with contextlib.suppress(BrokerError):
+        router.retry(
+            look,
+            what=f"looking for {topics_named(topics)}",
+            deadline=Deadline.after_ms(2 * retry_policy.KNOWN_TOPIC_WAIT_MS),
+            topics=topics,
+        )
+    return _missing(router.snapshot, ranges)
 
 
 def bind(planned: OffsetRange, now: LogsNow) -> Binding:
@@ -181,15 +205,18 @@ def _end_offset(planned: OffsetRange, now: LogsNow) -> int:
     return now.latest[planned.topic_partition] if fixed is None else fixed
 
 
-def _is_missing(metadata: ClusterMetadata, topic_partition: TopicPartition) -> bool:
-    """True if no such partition is in ``metadata``. It may exist in a topic that may not be
-    described, or that has no leaders yet.
+def _missing(metadata: ClusterMetadata, ranges: Iterable[OffsetRange]) -> frozenset[TopicPartition]:
+    """The partitions of ``ranges`` that are not in ``metadata``. One of a topic that may not be described, or
+    that has no leaders yet, may exist.
     """
-    try:
-        metadata.partition(topic_partition)
-    except BrokerError as error:
-        return is_about_missing_partition(error)
-    return False
+    missing: set[TopicPartition] = set()
+    for one in ranges:
+        try:
+            metadata.partition(one.topic_partition)
+        except BrokerError as error:
+            if is_about_missing_partition(error):
+                missing.add(one.topic_partition)
+    return frozenset(missing)
 
 
 def rebind_ranges(

@@ -11,6 +11,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -817,6 +818,52 @@ def test_a_topic_that_is_refused_by_name_or_by_id_is_waited_for_a_while(
     policy = retry_policy.RetryPolicy({"a"}, ClusterMetadata(), DeletedTopics(300_000), config("a:1"))
     is_retried = policy.should_retry(BrokerError(ErrorCode[code], "topic a"), ClusterMetadata())
     assert is_retried is (wait_ms > 0 or code == "NOT_LEADER_OR_FOLLOWER")
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [NetworkError("refused"), BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "a-0")],
+    ids=["network", "leader"],
+)
+def test_the_wait_for_a_topic_begins_after_an_outage(
+    monkeypatch: pytest.MonkeyPatch, outage: KafkaError
+) -> None:
+    """The brokers that come back are those that may not know it yet."""
+    now = 0.0
+    on_clock = SimpleNamespace(after_ms=lambda timeout_ms: Deadline.after_ms(timeout_ms, lambda: now))
+    monkeypatch.setattr(retry_policy, "Deadline", on_clock)
+    limit_s = retry_policy.NEW_TOPIC_WAIT_MS / 1000
+    policy = retry_policy.RetryPolicy({"a"}, ClusterMetadata(), DeletedTopics(300_000), config("a:1"))
+    unknown = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic a")
+    for _ in range(2):
+        assert policy.should_retry(outage, ClusterMetadata())
+        now += limit_s + 1
+        assert policy.should_retry(unknown, ClusterMetadata())
+    now += limit_s - 0.1
+    assert policy.should_retry(unknown, ClusterMetadata())
+    now += 0.2
+    assert not policy.should_retry(unknown, ClusterMetadata())
+
+
+def test_a_topic_that_another_process_has_seen_is_waited_for_like_one_that_this_one_has_seen(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 0)
+    [tp] = cluster.create("orders", 1, leader=1)
+    topic_id = cluster.topic_ids.pop("orders")
+    router = Router(config(cluster[1].address))
+    with pytest.raises(BrokerError, match="topic orders: UNKNOWN_TOPIC_OR_PARTITION"):
+        list_offsets(router, {tp: OffsetAt.LATEST})
+    router.expect(["orders"])
+    answers = len(cluster[1].requests(MetadataRequest)) + 3
+
+    def grown(request: MetadataRequest, version: int) -> MetadataResponse:
+        if len(cluster[1].requests(MetadataRequest)) == answers:
+            cluster.topic_ids["orders"] = topic_id
+        return cluster.metadata(request, version)
+
+    cluster[1].on(MetadataRequest, grown)
+    assert list_offsets(router, {tp: OffsetAt.LATEST})[tp].offset == 0
 
 
 @pytest.mark.parametrize("was_there", [False, True])

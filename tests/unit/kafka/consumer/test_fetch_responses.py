@@ -34,6 +34,7 @@ from spark_kafka_native.kafka.errors import (
     LogTruncatedError,
     NetworkError,
     OffsetOutOfRangeError,
+    TopicRecreatedError,
 )
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import DivergingEpoch, PartitionData
@@ -747,6 +748,53 @@ def test_a_topic_that_is_gone_is_waited_for_by_whether_it_was_there(known: bool)
     assert one.error is None
     apply_failure(one, gone, 50.1 + limit_s, RULES)
     assert one.error is gone
+
+
+OUTAGES = (NetworkError("refused"), BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "x"))
+
+
+@pytest.mark.parametrize("outage", OUTAGES, ids=["no answer", "no leader"])
+def test_the_wait_for_a_topic_begins_after_an_outage(outage: KafkaError) -> None:
+    """The brokers that come back are those that may not know it yet."""
+    limit_s = retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
+    one = state(topic_id=UUID(int=1))
+    by_name, by_id = (BrokerError(ErrorCode[f"UNKNOWN_TOPIC_{by}"], "x") for by in ("OR_PARTITION", "ID"))
+    began = 50.0
+    for _ in range(2):
+        apply_failure(one, by_id, began, RULES)
+        apply_failure(one, outage, began + 1, RULES)
+        began += limit_s + 1
+        apply_failure(one, by_name, began, RULES)
+        assert one.error is None
+    apply_failure(one, by_id, began + limit_s, RULES)
+    assert one.error is None
+    apply_failure(one, by_name, began + limit_s + 0.1, RULES)
+    assert one.error is by_name
+
+
+@pytest.mark.parametrize("outage", OUTAGES, ids=["no answer", "no leader"])
+def test_another_topic_id_counts_by_the_answers_after_an_outage(outage: KafkaError) -> None:
+    one = state(topic_id=UUID(int=1))
+    former = Leader(1, 5, UUID(int=2))
+    for now in range(50, 60):
+        apply_failure(one, outage, now, RULES)
+    for now in (60.0, 61.0, 62.0):
+        apply_leader(one, former, now, RULES)
+        assert one.error is None
+    apply_leader(one, former, 63.0, RULES)
+    assert isinstance(one.error, TopicRecreatedError)
+
+
+@pytest.mark.parametrize("outage", OUTAGES, ids=["no answer", "no leader"])
+def test_a_former_leader_is_refused_for_long_after_an_outage(outage: KafkaError) -> None:
+    one = PartitionState(TP, 10, ENDLESS, 400, leader_epoch=5)
+    former = Leader(1, 4, UUID(int=1))
+    apply_failure(one, outage, 50.0, RULES)
+    for now in (90.0, 120.0):
+        apply_leader(one, former, now, RULES)
+        assert one.broker.leader is None
+    apply_leader(one, former, 120.1, RULES)
+    assert one.broker.leader == former
 
 
 def test_an_answer_tells_which_topic_the_offsets_are_of() -> None:

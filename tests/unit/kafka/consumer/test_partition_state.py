@@ -89,10 +89,14 @@ def test_a_failure_asks_again_from_what_the_caller_has_with_the_epoch_before_it(
         one.broker.leader,
         one.broker.leader_is_stale,
         one.progress.retry_at,
-        one.progress.failing_since,
-    ) == (None, True, 9.0, 7.0)
+        one.progress.seconds_like(LOST, 8.5),
+    ) == (None, True, 9.0, 1.5)
     one.lose_leader(LOST, 8.0, 4.0)
-    assert (one.progress.failures, one.progress.failing_since, one.progress.retry_at) == (2, 7.0, 12.0)
+    assert (one.progress.failures, one.progress.seconds_like(LOST, 8.5), one.progress.retry_at) == (
+        2,
+        1.5,
+        12.0,
+    )
     one.broker.led_by(Leader(2, 6, UUID(int=1)), 9.0)
     assert (one.broker.node_id, one.broker.leader_is_stale, one.progress.last_failure) == (2, False, LOST)
 

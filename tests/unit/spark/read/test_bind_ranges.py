@@ -7,11 +7,13 @@ import pytest
 from support.brokers.planning_cluster import PlanningCluster
 from support.brokers.scripted_broker import properties
 
+from spark_kafka_native.kafka.cluster import retry_policy
+from spark_kafka_native.kafka.cluster.offsets import list_offsets
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
-from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
+from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.read.data_loss import LogShrunk, OffsetsLost, PartitionsDeleted
@@ -236,7 +238,12 @@ def test_a_topic_that_became_another_is_found_out_beside_a_range_that_is_as_plan
     assert "deleted and created again" in loss.note
 
 
-def test_partitions_that_are_gone_are_a_loss_and_the_others_are_read(cluster, router):
+@pytest.fixture
+def short_wait(monkeypatch):
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 300)
+
+
+def test_partitions_that_are_gone_are_a_loss_and_the_others_are_read(cluster, router, short_wait):
     ranges = [planned(Earliest(), Latest(), partition=p) for p in (0, 1, 7)]
     found = bind_ranges(router, ranges, UNCOMMITTED)
     assert spans(found) == [(20, 50), (20, 50)]
@@ -260,7 +267,45 @@ def test_a_partition_that_is_said_to_be_gone_at_once_is_a_loss(cluster, router, 
     assert found.losses == (PartitionsDeleted(topic_partitions=frozenset({missing})),)
 
 
-def test_only_what_is_missing_is_taken_for_deleted(cluster, router):
+@pytest.mark.parametrize("error", ["one topic", "a deadline"])
+def test_a_topic_that_some_answers_lack_is_not_taken_for_deleted(cluster, router, short_wait, error):
+    """The error is about one topic that was missing for long; or it was a deadline that came soon after an
+    outage. A broker that restarts may not know the other topics yet."""
+    cluster.create("u", 1)
+    unknown = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+    late = DeadlineExceededError("in vain")
+    late.__cause__ = unknown
+    ranges = [
+        planned(Earliest(), Latest()),
+        OffsetRange(topic="u", partition=0, start=Earliest(), end=Latest()),
+    ]
+    list_offsets(router, {TP: OffsetAt.LATEST, TopicPartition("u", 0): OffsetAt.LATEST})
+    del cluster.topic_ids["u"]
+    gone = [
+        lambda *asked: _with_error(cluster.metadata(*asked), "t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    ] * 2
+    cluster[1].push(MetadataRequest, *gone)
+    there, loss = drop_deleted(router, ranges, unknown if error == "one topic" else late)
+    assert there == ranges[:1]
+    assert loss == PartitionsDeleted(topic_partitions=frozenset({TopicPartition("u", 0)}))
+    cluster[1].push(MetadataRequest, *gone)
+    with pytest.raises(DeadlineExceededError, match="in vain"):
+        drop_deleted(router, ranges[:1], late)
+
+
+def test_a_planned_topic_is_waited_for_as_one_that_exists(cluster, router, monkeypatch):
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 0)
+    gone = [
+        lambda *asked: _with_error(cluster.metadata(*asked), "t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    ] * 2
+    cluster[1].push(MetadataRequest, *gone)
+    topic_id = cluster.topic_ids["t"].hex
+    assert spans(bind_ranges(router, [planned(Earliest(), Latest(), topic_id=topic_id)], UNCOMMITTED)) == [
+        (20, 50)
+    ]
+
+
+def test_only_what_is_missing_is_taken_for_deleted(cluster, router, short_wait):
     missing = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
     ranges = [planned(Earliest(), Latest()), planned(Earliest(), Latest(), partition=7)]
     there, loss = drop_deleted(router, ranges, missing)
