@@ -82,8 +82,7 @@ class ClusterMetadata:
         }
         return replace(
             self,
-            # A broker that has just started may answer with no brokers at all: keep those that are known.
-            brokers=brokers or self.brokers,
+            brokers=brokers,
             controller_id=response.controller_id if response.controller_id >= 0 else None,
             cluster_id=response.cluster_id,
             topics=topics,

@@ -159,6 +159,8 @@ class Router:
                     raise NetworkError("a bootstrap server answers REBOOTSTRAP_REQUIRED, too")
             if response.error_code:
                 raise BrokerError(response.error_code, "Metadata")
+            if not response.brokers:
+                raise NetworkError("a broker that has just started names no brokers yet, and maybe no topics")
             self._learn(self._metadata.updated(response, wanted))
             if wanted is None:
                 self._fetched_at = dict.fromkeys(self._metadata.topics, now)

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from ..cluster.router import Router
 from ..config.client_config import ConsumerConfig
-from ..errors import BrokerError, CorruptRecordError, KafkaError
+from ..errors import BrokerError, CorruptRecordError, KafkaError, ProtocolError
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.pending_response import wait_for_any
@@ -169,6 +169,9 @@ class FetchRun:
         """The newest metadata that were seen."""
         self._behind: set[TopicPartition] = set()
         """The partitions of which the leaders were not compared with them."""
+        self._apart: dict[int, list[list[PartitionState]]] = defaultdict(list)
+        """By broker: the partitions of a request that had an unreadable response, in the groups of the next
+        requests; the last one comes first."""
         self.rules = FetchRules.of(config, router.config)
         """How responses are judged."""
 
@@ -348,10 +351,24 @@ class FetchRun:
                     state.hold(now)
                 continue
             try:
-                self._submit_to(node_id, probes_first(states, now))
+                self._submit_to(node_id, probes_first(self._next_apart(node_id, states, now), now))
             except KafkaError as error:
                 self._fail_all(states, error)
         self._lookups.forget_dialled()
+
+    def _next_apart(self, node_id: int, ready: list[PartitionState], now: float) -> list[PartitionState]:
+        """The ``ready`` partitions that the next request may contain: those of one group, during the search
+        for the partition that makes responses unreadable."""
+        groups = self._apart[node_id]
+        while groups:
+            asked = [state for state in ready if state in groups[-1]]
+            if asked:
+                for state in ready:
+                    if state not in asked:
+                        state.hold(now)
+                return asked
+            groups.pop()
+        return ready
 
     def _follow_metadata(self) -> None:
         """Ask the leaders that newer metadata name, once no answer of another broker is under way."""
@@ -490,12 +507,18 @@ class FetchRun:
         states = [state for state, _ in fetch.asked.values()]
         for state in states:
             state.answered()
+        apart = self._apart[fetch.node_id]
+        del apart[-1:]
         try:
             response = fetch.pending.result(0)
             if response.error_code:
                 raise BrokerError(response.error_code, f"Fetch from broker {fetch.node_id}")
         except KafkaError as error:
-            self._fail_all(states, fetch.explain(error))
+            if type(error) is ProtocolError and len(states) > 1:  # one of them is: the others are read on
+                half = len(states) // 2
+                apart += [states[half:], states[:half]]
+            else:
+                self._fail_all(states, fetch.explain(error))
             return []
         partitions = list(read_fetch(response, fetch.names))
         if self._metrics is not None:

@@ -1283,3 +1283,17 @@ def _cost_of_updates(partitions: int) -> float:
         gc.enable()
     assert len(known.topics["orders"].partitions) == partitions
     return cost
+
+
+def test_metadata_that_name_no_brokers_are_asked_for_again(cluster: ScriptedCluster) -> None:
+    """A broker that has just started knows no topics, either: they would pass for all there are."""
+    cluster.create("orders", 1, leader=1)
+    nothing = MetadataResponse(brokers=[], topics=[], cluster_id="c")
+    for topics in (None, {"orders"}):
+        cluster[1].push(MetadataRequest, nothing, nothing)
+        router = Router(config(cluster[1].address))
+        found = router.metadata(topics)
+        assert (set(found.topics), set(found.brokers)) == ({"orders"}, {1, 2, 3})
+        cluster[1].push(MetadataRequest, nothing)
+        assert set(router.metadata(topics, refresh=True).topics) == {"orders"}
+        router.close()

@@ -81,7 +81,7 @@ def alone(cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(prefetch_thread, "SOON_S", 3_600.0)
     cluster.logs[A1].leader = NOBODY
     with Consumer(
-        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK
+        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=1_500, **QUICK
     ) as consumer:
         assert values(consumer, 2) == [b"0", b"1"]
         yield consumer
@@ -402,7 +402,7 @@ def test_a_leader_that_does_not_answer_leaves_the_others_time(cluster: ScriptedC
 def test_a_seek_that_fails_moves_nothing(cluster: ScriptedCluster) -> None:
     cluster.logs[A1].leader = NOBODY
     with Consumer(
-        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=300, **QUICK
+        cluster.bootstrap_servers, "a", start="earliest", default_api_timeout_ms=1_500, **QUICK
     ) as consumer:
         cluster.logs[A0].leader = NOBODY
         with pytest.raises(DeadlineExceededError, match="a-0: "):

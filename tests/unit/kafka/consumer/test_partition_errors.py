@@ -40,6 +40,7 @@ from spark_kafka_native.kafka.errors import (
     ConsumerClosedError,
     CorruptRecordError,
     OffsetOutOfRangeError,
+    ProtocolError,
     TopicRecreatedError,
 )
 from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
@@ -611,3 +612,33 @@ def test_a_consumer_that_cannot_be_made_leaves_no_connections_of_its_own(
         assert made == []
         assert "a" in given.metadata(("a",), refresh=True).topics
         given.close()
+
+
+@pytest.mark.parametrize("culprit", range(5))
+def test_a_partition_with_a_batch_over_the_limit_keeps_none_of_its_broker_from_being_read(
+    cluster: ScriptedCluster, culprit: int
+) -> None:
+    """It is the only one that the error names, and is read on behind the batch."""
+    tps = fill(cluster, 5, batches=1)
+    cluster.logs[tps[culprit]].append([bytes(300_000)])
+    for tp in tps:
+        cluster.logs[tp].append([b"5", b"6"] if tp.partition != culprit else [b"6"])
+    found: list[tuple[int, int]] = []
+    errors: set[str] = set()
+
+    def read_until(count: int, failed: int = 0) -> None:
+        while len(found) < count or len(errors) < failed:
+            try:
+                found.extend((record.partition, record.offset) for record in consumer.poll(60))
+            except ProtocolError as error:
+                errors.add(str(error).partition(":")[0])
+
+    limits = {"max_response_bytes": 200_000, "fetch_max_wait_ms": 20, "retry_backoff_ms": 5}
+    with Consumer(cluster.bootstrap_servers, "orders", start="earliest", **limits) as consumer:
+        read_until(4 * 7 + 5, failed=1)
+        assert sorted(found) == [(p, o) for p in range(5) for o in range(7) if p != culprit or o < 5]
+        assert errors == {f"fetching orders-{culprit} at offset 5 from broker 1"}
+        consumer.seek(6, partition=culprit)
+        read_until(4 * 7 + 6)
+    assert found[-1] == (culprit, 6)
+    assert len(set(found)) == len(found)

@@ -69,7 +69,7 @@ def test_a_partition_without_a_leader_holds_up_no_other(
     cluster = group.cluster
     cluster.logs[A1].leader = NOBODY
     with GroupConsumer(
-        cluster.bootstrap_servers, "a", "g", default_api_timeout_ms=300, auto_offset_reset=policy, **QUICK
+        cluster.bootstrap_servers, "a", "g", default_api_timeout_ms=3_000, auto_offset_reset=policy, **QUICK
     ) as consumer:
         if policy == "earliest":
             assert values(consumer, 2) == [b"0", b"1"]
@@ -135,7 +135,7 @@ def test_where_nothing_can_be_read_it_is_said_in_the_end(group: ScriptedGroup) -
     for log in group.cluster.logs.values():
         log.leader = NOBODY
     with GroupConsumer(
-        group.cluster.bootstrap_servers, "a", "g", default_api_timeout_ms=300, **QUICK
+        group.cluster.bootstrap_servers, "a", "g", default_api_timeout_ms=1_500, **QUICK
     ) as consumer:
         with pytest.raises(
             DeadlineExceededError, match=r"where to begin with a-0, a-1 .*LEADER_NOT_AVAILABLE"
