@@ -16,15 +16,19 @@ from ..errors import FormatError
 from ..format import BadRows, Decoded
 from ..text_values import JAVA_DECIMAL, decimal_parser, parse_date, parse_timestamp, round_to_float32
 
-_REFUSED: Final = frozenset(
+REFUSED: Final = frozenset(
     [
-        "charset", "chartoescapequoteescaping", "comment", "dateformat", "emptyvalue", "encoding", "header",
-        "ignoreleadingwhitespace", "ignoretrailingwhitespace", "linesep", "locale", "maxcharspercolumn",
-        "maxcolumns", "multiline", "nanvalue", "negativeinf", "positiveinf", "timestampformat",
-        "timestampntzformat", "unescapedquotehandling",
+        "charset", "chartoescapequoteescaping", "codec", "columnnameofcorruptrecord", "columnpruning",
+        "comment", "compression", "dateformat", "emptyvalue", "enabledatetimeparsingfallback", "encoding",
+        "enforceschema", "escapequotes", "extension", "header", "ignoreleadingwhitespace",
+        "ignoretrailingwhitespace",
+        "inferschema", "inputbuffersize", "linesep", "locale", "maxcharspercolumn", "maxcolumns", "mode",
+        "multiline", "nanvalue", "negativeinf", "positiveinf", "preferdate", "quoteall", "samplingratio",
+        "singlevariantcolumn", "timeformat", "timestampformat", "timestampntzformat",
+        "unescapedquotehandling",
     ]
 )  # fmt: skip
-"""Options of Spark's ``from_csv`` that would change the rows, and are not implemented."""
+"""Options of Spark's ``from_csv`` that are not implemented, in lower case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,7 @@ class CsvDialect:
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> CsvDialect:
         """Raises `FormatError`."""
-        if refused := sorted(_REFUSED & settings.keys()):
+        if refused := sorted(REFUSED & settings.keys()):
             raise FormatError(f"CSV has no setting '{refused[0]}' here: it is read and written without it")
         sep = settings.get("sep", settings.get("delimiter", ","))
         dialect = cls(

@@ -173,15 +173,20 @@ def _find(lowered: str) -> tuple[str, Option] | None:
 
 
 def _is_setting(lowered: str, options: Mapping[str, str]) -> bool:
-    """True for an option of the registry, given for keys or values alone, and for one of a format of another
-    package, which may have any name."""
-    payload = lowered.partition(".")[0]
+    """True for what the format judges itself: an option of the registry, given for keys or values alone, one
+    that CSV refuses, and each one of a format of another package."""
+    payload, _, setting = lowered.partition(".")
     if payload not in ("key", "value") or lowered in _BY_NAME:
         return False
     if _find(lowered) is not None:
         return True
     given = {name.lower(): str(text) for name, text in options.items()}
-    return given.get(f"{payload}.format", "raw").strip().lower() not in OWN_FORMATS
+    name = given.get(f"{payload}.format", "raw").strip().lower()
+    if name == "csv":
+        from ...formats.csv.rows import REFUSED  # late: it takes pyarrow
+
+        return setting in REFUSED
+    return name not in OWN_FORMATS
 
 
 def _letters(name: str) -> str:

@@ -336,6 +336,8 @@ def test_values_that_arrow_alone_would_take_are_bad(kind: pa.DataType, text: byt
         (pa.struct([("a", pa.int8()), ("a", pa.int8())]), {}, "A field appears twice: a, a"),
         (TWO, {"header": "true"}, "CSV has no setting 'header' here"),
         (TWO, {"timestampformat": "yyyy"}, "CSV has no setting 'timestampformat' here"),
+        (TWO, {"inferschema": "true"}, "CSV has no setting 'inferschema' here"),
+        (TWO, {"mode": "permissive"}, "CSV has no setting 'mode' here"),
         (TWO, {"sep": "||"}, r"CSV: sep must be one ASCII character, not '\|\|'"),
         (TWO, {"sep": "\n"}, "CSV: sep must be one ASCII character"),
         (TWO, {"quote": '""'}, "CSV: quote must be one ASCII character"),

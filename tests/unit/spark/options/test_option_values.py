@@ -187,6 +187,12 @@ def test_settings_that_a_format_knows_are_known():
     assert OptionValues.parse(given, Scope.WRITE).warnings == ()
 
 
+def test_the_format_alone_judges_settings_that_csv_refuses():
+    given = {"value.format": " CSV ", "value.dateFormat": "d", "value.mode": "x", "key.mode": "x"}
+    [warning] = OptionValues.parse(given, Scope.READ).warnings
+    assert warning.startswith("Unknown option 'key.mode' is ignored")
+
+
 @pytest.mark.parametrize("payload", ["key", "value"])
 def test_the_settings_of_our_formats_are_the_options_of_the_table(payload):
     names = {option.name for option in OPTIONS}
