@@ -82,6 +82,13 @@ class DeletedTopics:
         return all(self._noted.get(name, since) > since for name in topics)
 
 
+class FirstContacts(threading.local):
+    """The operations of one thread that began before a broker had answered, each within the one before."""
+
+    def __init__(self) -> None:
+        self.policies: list[RetryPolicy] = []
+
+
 class RetryPolicy:
     """Decides about the retries of one operation."""
 
@@ -127,32 +134,41 @@ class RetryPolicy:
         return is_retriable(error)
 
     @contextlib.contextmanager
-    def logged(self, deadline: Deadline, knows_cluster: Callable[[], bool]) -> Iterator[None]:
-        """Log a warning if first contact takes longer than `SAY_AFTER_S`."""
+    def logged(
+        self, deadline: Deadline, knows_cluster: Callable[[], bool], contacts: FirstContacts
+    ) -> Iterator[None]:
+        """Log a warning if first contact takes longer than `SAY_AFTER_S`: the outermost operation does."""
         if not self._first_contact:
             yield
             return
-        timer = threading.Timer(SAY_AFTER_S, self._say, (deadline, knows_cluster))
+        policies = contacts.policies
+        timer = threading.Timer(SAY_AFTER_S, self._say, (deadline, knows_cluster, policies))
         timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # no thread can be started while the interpreter ends
-            timer.start()
+        if not policies:
+            with contextlib.suppress(RuntimeError):  # no thread can be started while the interpreter ends
+                timer.start()
+        policies.append(self)
         try:
             yield
         finally:
+            policies.pop()
             timer.cancel()
 
-    def _say(self, deadline: Deadline, knows_cluster: Callable[[], bool]) -> None:
-        if isinstance(self._last, BrokerError) or (self._last is None and knows_cluster()):
+    def _say(
+        self, deadline: Deadline, knows_cluster: Callable[[], bool], policies: list[RetryPolicy]
+    ) -> None:
+        failed = next((one for one in reversed([*policies]) if one._last is not None), self)
+        if isinstance(failed._last, BrokerError) or (failed._last is None and knows_cluster()):
             return  # a broker has answered: the operation takes long, not first contact
         until = deadline
-        if isinstance(self._last, UnreachableError):
-            until = self._reachable_until
-        elif isinstance(self._last, HandshakeClosedError):
-            until = self._hung_up_until
+        if isinstance(failed._last, UnreachableError):
+            until = failed._reachable_until
+        elif isinstance(failed._last, HandshakeClosedError):
+            until = failed._hung_up_until
         left_ms = min(until.remaining_ms, deadline.remaining_ms)
         _LOG.warning(
             "No Kafka broker has answered at %s in %.0f s; trying for %.0f s more. The last failure: %s",
-            self._servers, SAY_AFTER_S, left_ms / 1000, self._last or "none yet, nothing answers",
+            self._servers, SAY_AFTER_S, left_ms / 1000, failed._last or "none yet, nothing answers",
         )  # fmt: skip
 
     def _wait_for_unknown(self, metadata: ClusterMetadata) -> bool:

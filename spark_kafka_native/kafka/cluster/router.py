@@ -46,7 +46,7 @@ from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
 from .brokers import OF_ONE_BROKER, Brokers, kind_of
 from .metadata import ClusterMetadata, leader_changes, topics_named
-from .retry_policy import DeletedTopics, RetryPolicy
+from .retry_policy import DeletedTopics, FirstContacts, RetryPolicy
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
@@ -92,6 +92,7 @@ class Router:
         self._fetched_at: dict[str | None, float] = {}  # by topic; None: all of them
         self.coordinators = Coordinators()
         self._deleted = DeletedTopics(self.config.metadata_max_age_ms)
+        self._contacts = FirstContacts()
 
     def __repr__(self) -> str:
         brokers = len(self._metadata.brokers)
@@ -359,7 +360,7 @@ class Router:
             self._raise_if_ended()
             return operation()
 
-        with policy.logged(limit, self._knows_cluster):
+        with policy.logged(limit, self._knows_cluster, self._contacts):
             return retry(
                 attempt,
                 what=what,
