@@ -500,8 +500,8 @@ def _sockets(environment: Mapping[str, str]) -> Finding:
     return remark(
         check,
         "TCP between Spark and its Python workers, unless the session says otherwise",
-        f"PYSPARK_UDS_MODE=true, or {_SOCKET_SETTING}=true before the session starts, makes reads up to half "
-        "as fast again.",
+        f"PYSPARK_UDS_MODE=true, or {_SOCKET_SETTING}=true before the session starts, makes reads up to a "
+        "third faster.",
     )
 
 

@@ -54,7 +54,7 @@ class ProducerConfig(Properties):
     linger_ms: int = property_field(
         "linger.ms", 5, min_value=0, max_value=INT32_MAX, aliases=("queue.buffering.max.ms",)
     )
-    """How long a batch that is not full waits for more records. A Spark batch write uses 1,000."""
+    """How long a batch that is not full waits for more records. Writes of Spark use 1,000."""
     buffer_memory: int = property_field("buffer.memory", 64 * 1024 * 1024, min_value=1)
     """Limit of records that are accepted and not yet delivered."""
     max_buffered_records: int = property_field("queue.buffering.max.messages", 10_000_000, min_value=1)

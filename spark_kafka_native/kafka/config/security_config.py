@@ -160,13 +160,13 @@ class SecurityConfig(Properties):
     truststore_password: Secret | None = secret_field("ssl.truststore.password")
     """Password of a PKCS12 truststore."""
     truststore_type: str | None = property_field("ssl.truststore.type", None, _store_type)
-    """``PEM`` or ``PKCS12``. Default: by the file's name."""
+    """``PEM`` or ``PKCS12``. Default: by the file's name (``.p12``, ``.pfx``) and content."""
     keystore_location: str | None = property_field("ssl.keystore.location", None, text)
     """File with the client's certificate chain and private key, PEM or PKCS12."""
     keystore_password: Secret | None = secret_field("ssl.keystore.password")
     """Password of a PKCS12 keystore."""
     keystore_type: str | None = property_field("ssl.keystore.type", None, _store_type)
-    """``PEM`` or ``PKCS12``. Default: by the file's name."""
+    """``PEM`` or ``PKCS12``. Default: by the file's name (``.p12``, ``.pfx``) and content."""
     certificate_location: str | None = property_field("ssl.certificate.location", None, text)
     """File with the client's certificate chain alone, PEM (librdkafka's name)."""
     key_location: str | None = property_field("ssl.key.location", None, text)

@@ -27,9 +27,10 @@ FORMAT_OPTIONS: Final[tuple[Option, ...]] = (
         values="`raw`, `string`, `json`, `csv`, `avro`, `protobuf`, `arrow-ipc`, or one of another package",
         ours=True,
         sentence=(
-            "What the values (keys) are. `json`, `avro`, `protobuf`: the column `value` is a struct instead "
-            "of bytes; see [formats.md](formats.md). A read takes its type from `value.schema` or from "
-            "`.schema(...)`; a write encodes the column that it finds."
+            "What the values (keys) are. `json`, `csv`, `avro`, `protobuf`, `arrow-ipc`: the column `value` "
+            "is a struct, or another type of the format, instead of bytes; see [formats.md](formats.md). A "
+            "read takes its type from `value.schema` or from `.schema(...)`; a write encodes the column that "
+            "it finds."
         ),
     ),
     Option(

@@ -337,7 +337,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         minimum=60_000,
         ours=True,
         sentence=(
-            "The maximum lifetime of a token that is created: what is left of it after the job ends by then. "
+            "The maximum lifetime of a token that is created; one that its job leaves behind ends by then. "
             "A stream creates another one in time. Default, and limit: `delegation.token.max.lifetime.ms` "
             "of the brokers (7 days)."
         ),
@@ -449,9 +449,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
         values="topic name",
         ours=True,
         sentence=(
-            "A compacted topic where an exactly-once stream keeps its commit markers, instead of in groups "
-            "whose offsets expire (`offsets.retention.minutes`). It must exist with "
-            "`cleanup.policy=compact`; one partition is enough, and many queries may share it."
+            "A compacted topic where an exactly-once stream, or a batch with a `writeId`, keeps its commit "
+            "markers, instead of in groups whose offsets expire (`offsets.retention.minutes`). It must exist "
+            "with `cleanup.policy=compact`; one partition is enough, and many queries may share it."
         ),
     ),
     Option(
