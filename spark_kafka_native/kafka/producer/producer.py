@@ -284,7 +284,7 @@ class Producer:
         which); records replayed from the spill folder included.
 
         Raises `DeadlineExceededError` when ``timeout`` (seconds, or a `Deadline`; None: no limit) runs out
-        first, `SpillError` where records from the spill folder can't be sent, `ProducerClosedError` in a
+        first, `KafkaError` where records from the spill folder can't be sent, `ProducerClosedError` in a
         process forked from the producer's.
         """
         self._check_caller("flush()")
