@@ -223,6 +223,61 @@ def test_nothing_is_written_behind_the_room_that_there_is() -> None:
 
 
 @pytest.mark.skipif(COMPILED is None, reason="there is no C compiler")
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([True, None] * 5),
+        pa.array([1, None] * 5, pa.int8()),
+        pa.array([1.5, None] * 5),
+        pa.array(["x", None] * 5),
+        pa.array([b"x", None] * 5),
+        pa.array([Decimal(1), None] * 5, pa.decimal256(76, 0)),
+        pa.array([[], None] * 5, pa.list_(pa.int8())),
+        pa.array([[], None] * 5, pa.map_(pa.string(), pa.int8())),
+    ],
+    ids=lambda one: str(one.type),
+)
+def test_a_buffer_that_is_a_byte_too_short_is_refused(column: pa.Array) -> None:
+    from spark_kafka_native.formats.json import _write_kernel
+
+    columns = Columns()
+    columns.add(column.slice(3, 6), b"")
+    nodes, count, names, (valid, offsets, data, *others) = columns.finish()
+    needs = (
+        2,  # nine bits: three values before the first one count, too
+        40 if len(offsets) else 0,
+        9 if str(column.type) in ("string", "binary") else (9 * int(nodes[0, 4]) + 7) // 8,
+    )
+    enough = [bytes(one)[:need] for one, need in zip((valid, offsets, data), needs, strict=True)]
+    memory, ends = bytearray(1000), np.zeros(7, np.int32)
+
+    def write(buffers: list[bytes]) -> int:
+        return _write_kernel.write_columns(nodes, count, names, [*buffers, *others], POWERS, memory, ends, 0)
+
+    assert write(enough) == 6
+    for place, need in enumerate(needs):
+        if need:
+            short = [one[:-1] if at == place else one for at, one in enumerate(enough)]
+            with pytest.raises(ValueError, match="leave their data"):
+                write(short)
+
+
+@pytest.mark.skipif(COMPILED is None, reason="there is no C compiler")
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.list_(pa.int8())], ids=str)
+@pytest.mark.parametrize("edges", [[0, 3, 2], [-1, 0, 1], [0, 1, 5]])
+def test_offsets_that_go_backwards_or_leave_the_data_are_refused(kind: pa.DataType, edges: list[int]) -> None:
+    offsets = np.array([0, 1, 2], np.int32)
+    held = [None, pa.py_buffer(offsets)]
+    if pa.types.is_list(kind):
+        column = pa.Array.from_buffers(kind, 2, held, children=[pa.array([1] * 4, pa.int8())])
+    else:
+        column = pa.Array.from_buffers(kind, 2, [*held, pa.py_buffer(b"abcd")])
+    offsets[:] = edges  # pyarrow would refuse them at once
+    with pytest.raises(ValueError, match="offsets that leave their data"):
+        texts(COMPILED, column)
+
+
+@pytest.mark.skipif(COMPILED is None, reason="there is no C compiler")
 def test_more_bytes_than_an_array_can_have_are_an_error() -> None:
     from spark_kafka_native.formats.json import _write_kernel
 
