@@ -5,6 +5,7 @@ import json
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support.avro_cases import read
@@ -250,6 +251,31 @@ def test_items_under_a_null_are_not_looked_at(
     wanted = encode(kernel, pa.array([of("A"), None, of("B"), None], kind), schema)
     assert encode(kernel, rows, schema) == wanted
     assert encode(kernel, rows.slice(1, 2), schema) == wanted[1:3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        (pa.string(), "string"),
+        (pa.binary(), {"type": "bytes"}),
+        (pa.list_(pa.int8()), {"type": "array", "items": "int"}),
+    ],
+    ids=["string", "bytes", "array"],
+)
+@pytest.mark.parametrize(("edges", "row"), [([0, 3, 2], 1), ([-1, 0, 1], 0), ([0, 1, 5], 1)])
+def test_offsets_that_go_backwards_or_leave_the_data_are_refused(
+    kernel: AvroKernel, kind: pa.DataType, schema: Any, edges: list[int], row: int
+) -> None:
+    offsets = np.array([0, 1, 2], np.int32)
+    held = [None, pa.py_buffer(offsets)]
+    if pa.types.is_list(kind):
+        column = pa.Array.from_buffers(kind, 2, held, children=[pa.array([1] * 4, pa.int8())])
+    else:
+        column = pa.Array.from_buffers(kind, 2, [*held, pa.py_buffer(b"abcd")])
+    offsets[:] = edges  # pyarrow would refuse them at once
+    with pytest.raises(EncodeError, match="has offsets that leave its data") as caught:
+        encode(kernel, column, schema)
+    assert caught.value.row == row
 
 
 def test_of_several_rows_that_do_not_fit_the_first_one_is_named_with_its_own_field(
