@@ -13,6 +13,7 @@ from support.avro_cases import write
 from spark_kafka_native.formats import BadRows, Decoded, FormatError, avro
 from spark_kafka_native.formats.avro.decoder import AvroDecoder
 from spark_kafka_native.formats.avro.defaults import varint
+from spark_kafka_native.formats.avro.fingerprint import single_object_prefix
 from spark_kafka_native.formats.avro.kernel import AvroKernel, PythonKernel, choose, load_compiled
 from spark_kafka_native.formats.avro.schema import parse_schema
 from spark_kafka_native.formats.avro.types import arrow_type
@@ -423,6 +424,14 @@ def test_text_is_utf_8_up_to_the_limits_of_each_length(
     assert decoded.bad.rows == tuple(range(2, 2 + len(odd)))
 
 
+def test_a_character_does_not_go_on_in_the_next_field(kernel: AvroKernel) -> None:
+    """The length behind it looks like the rest of it."""
+    written = record(("a", "string"), ("b", "string"))
+    decoded = decode(kernel, [b"\x02a\x80\x01" + b"b" * 64, b"\x02\xc3\x80\x01" + b"b" * 64], written)
+    assert decoded.bad.rows == (1,)
+    assert "`a`: it is not UTF-8" in decoded.bad.reasons[0]
+
+
 def test_nulls_stay_at_their_rows_in_slices_and_in_many_rows(kernel: AvroKernel) -> None:
     values = [None if row % 7 == 3 or row % 11 == 0 else row for row in range(5_000)]
     payloads = pa.array([None if one is None else varint(one) for one in values], pa.binary())
@@ -681,6 +690,12 @@ def test_single_objects_are_read_without_their_head(kernel: AvroKernel) -> None:
     assert "of another schema, of fingerprint 00014872634503c7" in decoded.bad.reasons[0]
 
 
+def test_a_single_object_may_have_no_bytes_behind_its_head(kernel: AvroKernel) -> None:
+    head = single_object_prefix(parse_schema('"null"'))
+    decoded = decode(kernel, [head, b"", head + b"\0", head[:9]], "null")
+    assert decoded.bad.rows == (2, 3)
+
+
 def test_a_payload_with_the_head_of_a_registry_is_named(kernel: AvroKernel) -> None:
     decoded = decode(kernel, [b"\0\0\0\0\x07\x02a"], "string")
     assert "of schema 7: see registry.url" in decoded.bad.reasons[0]
@@ -693,6 +708,15 @@ def test_a_value_that_would_grow_beyond_measure_is_bad(kernel: AvroKernel) -> No
     decoded = decode(kernel, [b"\x06\x00", b"\xa0\x1f\x00"], written, read)
     assert decoded.bad.rows == (1,)
     assert decoded.array.to_pylist()[0] == [{"a": "x" * 100}] * 3
+
+
+def test_the_bytes_of_a_payload_allow_no_other_to_grow(kernel: AvroKernel) -> None:
+    """Three bytes allow more than 7,000 elements without bytes, and less than 8,000."""
+    within, beyond = varint(7_000) + b"\0", varint(8_000) + b"\0"
+    payloads: list[bytes | None] = [*[within] * 3, *[b"\0"] * 20, beyond, within]
+    decoded = decode(kernel, payloads, {"type": "array", "items": "null"})
+    assert decoded.bad.rows == (23,)
+    assert [len(one or ()) for one in decoded.array.to_pylist()] == [*[7_000] * 3, *[0] * 21, 7_000]
 
 
 def test_a_nullable_record_of_many_fields_may_be_null(kernel: AvroKernel) -> None:
