@@ -717,6 +717,16 @@ def test_bytes_left_over_behind_no_headers_are_refused_whichever_headers_others_
     refuse(data, "2 bytes are left over behind its 0 headers", columns=frozenset(columns))
 
 
+@pytest.mark.parametrize(
+    "columns", [{"value"}, {"headers"}, {"offset", "timestamp_ms"}, ALL_COLUMNS], ids=len
+)
+@pytest.mark.parametrize(("count", "tail"), [(2, span(b"a") + varint(-1)), (3, b"\0\1\0\1\0"), (1, b"\0")])
+def test_more_headers_than_have_place_are_refused_whichever_columns_are_wanted(count, tail, columns):
+    """A header has two bytes at least."""
+    data = batch([record(0), record(1, headers_count=count, tail=tail), record(2)])
+    refuse(data, f"record 1 of .* claims {count} headers", columns=frozenset(columns))
+
+
 def test_numbers_spelt_longer_than_needed_are_read():
     body = (
         b"\0" + b"\x80\x00" + b"\x80\x00" + b"\x82\x00" + b"k" + b"\x82\x80\x00" + b"v" + b"\x80\x80\x80\x00"
