@@ -253,6 +253,7 @@ LEAST = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"
         ("long", b"\x02\x02", "bytes behind the value"),
         ("long", b"\xff" * 10, "too many bytes"),
         ("int", b"\xff\xff\xff\xff\x7f", "too many bytes"),
+        ("int", b"\x80\x80\x80\x80\x10", "too many bytes"),
         ("double", b"\0" * 7, "ends within it"),
         ("boolean", b"\x02", "neither 0 nor 1"),
         ("boolean", b"", "ends within it"),
