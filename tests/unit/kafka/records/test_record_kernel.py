@@ -170,6 +170,20 @@ def test_a_row_that_there_is_not_is_refused(row):
 
 
 @pytest.mark.skipif(kernel.load_compiled() is None, reason="the compiled kernel was not built")
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_column_that_is_shorter_than_the_others_is_refused(place):
+    import numpy as np
+
+    from spark_kafka_native.kafka.records import _kernel
+
+    one = (np.array([0, 1, 1], np.int32)[:2], False, b"a", None, 0)
+    columns = [one, None] if place == 0 else [None, one]
+    assert _kernel.encode(1, None, np.zeros(1, np.int64), *columns, *[None] * 4, 0) == 8
+    with pytest.raises(ValueError, match="a column's offsets"):
+        _kernel.encode(2, None, np.zeros(2, np.int64), *columns, *[None] * 4, 0)
+
+
+@pytest.mark.skipif(kernel.load_compiled() is None, reason="the compiled kernel was not built")
 @pytest.mark.parametrize("length", [4, 400])
 def test_columns_that_change_between_measuring_and_writing_are_refused(length):
     import numpy as np
