@@ -174,8 +174,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
         ours=True,
         sentence=(
             "The maximum number of tasks: small ranges are packed together, evenly by size (in a batch read "
-            "by leader first), and one fetch asks for many partitions. Takes precedence over `minPartitions` "
-            "and `maxRecordsPerPartition`."
+            "up to `latest` by leader first), and one fetch asks for many partitions. Takes precedence over "
+            "`minPartitions` and `maxRecordsPerPartition`."
         ),
     ),
     Option(

@@ -59,7 +59,7 @@ def plan_batch(
     planned = [_plan_range(view, tp, (starts[tp], ends[tp]), cut) for tp, cut in cuts.items()]
     if options.bind_at_load:
         planned = [_bind(one) for one in planned]
-    tasks = form_tasks(planned, options.task_limits, {tp: one.leader for tp, one in view.partitions.items()})
+    tasks = form_tasks(planned, options.task_limits, _leaders(view, ends))
     if (hint := describe_small_tasks(tasks)) is not None:
         _LOG.warning("%s", hint)
     return [tuple(piece.shipped for piece in task) for task in tasks]
@@ -221,6 +221,14 @@ def _plan_range(
     cut_from = max(from_now, floor)
     cut_until = until_now if ceiling is None else min(until_now, ceiling)
     return PlannedRange(shipped=shipped, from_offset=cut_from, until_offset=max(cut_from, cut_until))
+
+
+def _leaders(view: ClusterView, ends: Mapping[TopicPartition, EndBound]) -> dict[TopicPartition, int]:
+    """By which ranges are packed; none without a `Latest`, as leaders move: a write that completes an earlier
+    one exactly once needs the same rows in each task."""
+    if Latest() not in ends.values():
+        return {}
+    return {tp: one.leader for tp, one in view.partitions.items()}
 
 
 def _bind(planned: PlannedRange) -> PlannedRange:

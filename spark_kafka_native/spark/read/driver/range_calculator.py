@@ -64,7 +64,8 @@ def split_ranges(
 def pack_ranges(
     ranges: Sequence[PlannedRange], max_partitions: int | None, leaders: Mapping[TopicPartition, int]
 ) -> list[tuple[PlannedRange, ...]]:
-    """Put ranges together into at most ``max_partitions`` tasks: by leader first, then evenly by size.
+    """Put ranges together into at most ``max_partitions`` tasks: by leader first, where ``leaders`` names
+    them, then evenly by size.
 
     Pieces of one partition in the same task are put back together, in order. None for ``max_partitions``: a
     task each.

@@ -352,6 +352,35 @@ def test_an_end_that_was_given_stays_where_a_group_is_ahead_of_the_last_stable_o
         plan(**given)
 
 
+@pytest.mark.parametrize(
+    ("given", "ending", "is_same"),
+    [
+        ({"endingOffsets": '{"a":{"0":10,"1":20,"2":30,"3":40}}'}, (), True),
+        ({"endingTimestamp": "500"}, (10, 20, 30, 40), True),
+        ({"endingTimestamp": "500"}, (10, 20, 30, None), True),  # no later record yet: the end, also later
+        ({"endingOffsets": '{"a":{"0":10,"1":20,"2":30,"3":-1}}'}, (), False),
+        ({"endingOffsets": "latest", "bindOffsets": "load"}, (), False),
+    ],
+)
+def test_tasks_are_packed_by_leader_only_where_a_later_read_may_find_more(given, ending, is_same):
+    """A write with a `writeId` that is committed in part needs the same rows in each task to be completed."""
+    base = {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "maxPartitions": "2"}
+    options = ReadOptions.for_batch(OptionValues.parse(base | given, Scope.READ), now_ms=1_000_000)
+    sizes = {TopicPartition("a", index): 10 * (index + 1) for index in range(4)}
+
+    def plan_with(*leaders):
+        view = ClusterView(
+            partitions={tp: AssignedPartition(leader=leaders[tp.partition], topic_id=None) for tp in sizes},
+            earliest=dict.fromkeys(sizes, 0),
+            latest_before=sizes,
+            latest=sizes,
+            ending=dict(zip(sizes, ending, strict=False)),
+        )
+        return plan_batch(view, options, PushedFilters())
+
+    assert (plan_with(1, 1, 2, 2) == plan_with(1, 2, 2, 2)) == is_same
+
+
 def test_a_plan_depends_on_the_view_alone():
     one = AssignedPartition(leader=1, topic_id=None)
     view = ClusterView(
