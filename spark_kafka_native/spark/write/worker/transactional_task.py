@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -23,7 +23,9 @@ import pyarrow as pa
 
 from ....kafka.cluster.router import router_for
 from ....kafka.config.client_config import TransactionConfig
-from ....kafka.errors import ConfigError
+from ....kafka.error_code import ErrorCode
+from ....kafka.errors import BrokerError, ConfigError, DeadlineExceededError
+from ....kafka.model import TopicPartition
 from ....kafka.producer.transactional_producer import TransactionalProducer
 from ....kafka.records.hashing import Hash, hash_keys
 from ...worker_tuning import settle_worker
@@ -158,7 +160,7 @@ def write_once(
         markers.check()
         producer.initialize()
         where = () if columns.topic is None else places_in([columns.topic])
-        committed = find_committed(markers.last(name, where), task, name)
+        committed = find_committed(_find_last(markers, name, where), task, name)
         digest = RowDigest()
         if committed is not None:
             _renew(committed, producer, markers, name)  # also where it is refused: that may be tried for days
@@ -222,7 +224,7 @@ def _write(
         where = places_in({tp.topic for tp in written.partitions})
         name = task.name(once.transactional_id_prefix)
         if writing.columns.topic is None and markers.needs_place:
-            check_uncommitted(markers.last(name, where), task, name)
+            check_uncommitted(_find_last(markers, name, where), task, name)
         check_uncommitted(markers.add(producer, name, marker, where), task, name)
     job = task.job(once.transactional_id_prefix)
     message = KafkaCommitMessage.of(written, producer.detach(), job, digest.hash)
@@ -252,6 +254,21 @@ def check_uncommitted(marker: CommitMarker | None, task: TaskIdentity, name: str
             f"{name}: {done} has become committed while {task.what} was written again; this attempt is "
             "aborted, and another one will find that"
         )
+
+
+def _find_last(markers: Markers, name: str, where: Collection[TopicPartition]) -> CommitMarker | None:
+    """As `Markers.last`. Raises `WriteFailedError` where the marker stays undecided: this task has ended all
+    transactions before its own, so that it is in a later one."""
+    try:
+        return markers.last(name, where)
+    except DeadlineExceededError as error:
+        last = error.__cause__
+        if isinstance(last, BrokerError) and last.error_code is ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            raise WriteFailedError(
+                f"{name}: another attempt or driver has taken over this transactional id, and its "
+                f"transaction is open; {error}"
+            ) from error
+        raise
 
 
 def find_committed(marker: CommitMarker | None, task: TaskIdentity, name: str) -> CommitMarker | None:

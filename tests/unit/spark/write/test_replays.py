@@ -11,6 +11,8 @@ import pytest
 from support.brokers.scripted_broker import properties
 from support.brokers.transaction_cluster import TransactionCluster
 
+from spark_kafka_native.kafka.error_code import ErrorCode
+from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -37,7 +39,9 @@ class Remembered:
 
     needs_place = True
 
-    def __init__(self, *looks: CommitMarker | None, taken_in: CommitMarker | None = None) -> None:
+    def __init__(
+        self, *looks: CommitMarker | DeadlineExceededError | None, taken_in: CommitMarker | None = None
+    ) -> None:
         self.looks = list(looks)
         self.taken_in = taken_in
         self.added: list[CommitMarker] = []
@@ -47,7 +51,9 @@ class Remembered:
     def check(self) -> None: ...
 
     def last(self, _name: str, _where: Sequence[TopicPartition]) -> CommitMarker | None:
-        return self.looks.pop(0)
+        if isinstance(found := self.looks.pop(0), DeadlineExceededError):
+            raise found
+        return found
 
     def places(self, _name: str) -> list[TopicPartition]:
         return self.kept_at
@@ -169,3 +175,25 @@ def test_what_becomes_committed_meanwhile_ends_the_attempt(
     with pytest.raises(WriteFailedError, match=words):
         write(cluster, monkeypatch, markers)
     assert [name for name, _, commit in cluster.ended if not commit] == ["pykafka-q-0"]
+
+
+@pytest.mark.parametrize("before", [(), (None,)], ids=["the first look", "the second look"])
+@pytest.mark.parametrize(
+    ("cause", "raised"),
+    [
+        (BrokerError(ErrorCode.UNSTABLE_OFFSET_COMMIT, "t-0"), WriteFailedError),
+        (BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "t-0"), DeadlineExceededError),
+        (NetworkError("closed"), DeadlineExceededError),
+    ],
+)
+def test_another_attempt_is_named_only_where_it_keeps_the_marker_undecided(
+    cluster: TransactionCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[None, ...],
+    cause: Exception,
+    raised: type[Exception],
+) -> None:
+    late = DeadlineExceededError("in time")
+    late.__cause__ = cause
+    with pytest.raises(raised):
+        write(cluster, monkeypatch, Remembered(*before, late))

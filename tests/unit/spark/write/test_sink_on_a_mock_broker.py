@@ -406,6 +406,24 @@ def test_the_first_marker_of_a_task_is_waited_for_where_it_is(sink: Sink) -> Non
         markers.last("pykafka-q-0", [T0], sink.router.deadline(300))
 
 
+def test_a_task_says_that_a_later_attempt_has_its_transaction_open(
+    sink: Sink, broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken_over(markers: GroupMarkers, name: str, where: Sequence[TopicPartition]) -> CommitMarker | None:
+        monkeypatch.undo()
+        sink.run_task(0, 0)
+        before = len(broker.asked("OffsetFetch"))
+        # Time is up once the coordinator has said of one place that it is undecided, and is asked again.
+        limit = Deadline(30.0, lambda: 60.0 * (len(broker.asked("OffsetFetch")) > before + 2))
+        return markers.last(name, where, limit)
+
+    monkeypatch.setattr(GroupMarkers, "last", taken_over)
+    words = r"pykafka-q-0: another attempt or driver has taken over .* open; .*UNSTABLE_OFFSET_COMMIT"
+    with pytest.raises(WriteFailedError, match=words):
+        sink.run_task(0, 0)
+    assert sink.open() == ["pykafka-q-0"]  # the later one can still be committed
+
+
 @pytest.mark.parametrize("beside", [[], [TopicPartition("u", 0)]], ids=["alone", "beside a place without"])
 def test_a_first_marker_that_is_committed_between_two_looks_is_found(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, beside: list[TopicPartition]
