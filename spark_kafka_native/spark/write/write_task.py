@@ -325,7 +325,7 @@ class RowColumns:
         names = [name for name in _PAYLOAD_AND_PLACE if name in (*by_name, *formatted)]
         names += ["topic"] if topic is None else []
         if timestamp is not None:
-            _check_timestamp(timestamp, by_name)
+            _check_timestamp(timestamp, by_name, formatted)
             names.append(timestamp)
         left_out = timestamp is None and "timestamp" in by_name
         warnings = [_TIMESTAMP_LEFT_OUT] if left_out else []
@@ -412,13 +412,18 @@ def _check_content(name: str, column: DataType | None) -> None:
         )
 
 
-def _check_timestamp(name: str, by_name: dict[str, DataType]) -> None:
+def _check_timestamp(name: str, by_name: dict[str, DataType], formatted: Collection[str]) -> None:
     if name not in by_name:
         raise ConfigError(f"timestampColumn: there is no column '{name}' among {', '.join(by_name)}")
     if not isinstance(by_name[name], TimestampType):
         raise ConfigError(
             f"timestampColumn: column '{name}' is {by_name[name].simpleString()}, and must be a timestamp; "
             f'convert it first: .withColumn("{name}", col("{name}").cast("timestamp"))'
+        )
+    if name in formatted:
+        raise ConfigError(
+            f"timestampColumn: column '{name}' is the {name} that {name}.format encodes; copy it: "
+            f'.withColumn("timestamp", col("{name}")), with timestampColumn=timestamp'
         )
 
 

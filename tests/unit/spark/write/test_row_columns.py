@@ -60,6 +60,20 @@ def test_a_column_of_timestamps_has_to_be_there_and_of_that_type():
         RowColumns.check(schema, "t", "at")
 
 
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_a_key_or_value_that_is_encoded_is_not_the_timestamp_too(name):
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "t", "key.format": "json", "value.format": "json"}
+    formats = WriteOptions.parse(OptionValues.parse(given, Scope.WRITE)).formats
+    schema = StructType().add("key", "timestamp").add("value", "timestamp")
+    words = (
+        rf'{name}\.format encodes; copy it: .*"timestamp", col\("{name}"\)\), with timestampColumn=timestamp'
+    )
+    with pytest.raises(ConfigError, match=words):
+        RowColumns.check(schema, "t", name, formats=formats)
+    columns, _ = RowColumns.check(schema.add("timestamp", "timestamp"), "t", "timestamp", formats=formats)
+    assert columns.names == ("key", "value", "timestamp")
+
+
 COL = r"""col\("value"\)"""
 
 
