@@ -134,7 +134,8 @@ class Dispatcher:
         while broker.has_room(max_in_flight):
             batches: list[Batch] = []
             size = 0
-            for queue in list(queues):
+            # The longest wait first: a busy partition that fills each request would let others expire.
+            for queue in sorted(queues, key=PartitionQueue.waits_since):
                 step = self._next_batch(queue, broker.node_id, now)
                 if isinstance(step, GiveUp):
                     given_up.append(step)

@@ -218,6 +218,44 @@ class OneBroker:
         broker.in_flight.append(batches)
 
 
+def test_a_busy_partition_does_not_fill_each_request():
+    """The batches of another one expired, although its leader took records all the time."""
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    one.connections.max_in_flight = 1
+    busy, waiting = [batch(order) for order in range(3)], batch(1)
+    one.connections.max_bytes = 2 * len(busy[0].data) - 1
+    waiting.topic_partition = TopicPartition("t", 1)
+    for since, each in enumerate([busy[0], waiting, *busy[1:]]):
+        each.sending.since = float(since)
+        half.queues.add(each)
+    lookups = SimpleNamespace(unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    for _ in range(4):
+        dispatcher.send(5.0)
+        (sent,) = one.broker.in_flight.pop()
+        half.queues.of(sent.topic_partition).answered(sent, ErrorCode.NONE, None, 5.0)
+    assert one.requests == [[busy[0]], [waiting], [busy[1]], [busy[2]]]
+
+
+def test_batches_that_fail_again_and_again_do_not_fill_each_request():
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    one.connections.max_in_flight = 1
+    failing, waiting = batch(1), batch(1)
+    one.connections.max_bytes = 2 * len(failing.data) - 1
+    waiting.topic_partition, waiting.sending.since = TopicPartition("t", 1), 1.0
+    for each in (failing, waiting):
+        half.queues.add(each)
+    lookups = SimpleNamespace(unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    dispatcher.send(5.0)
+    one.broker.in_flight.clear()
+    half.queues.of(TP).answered(failing, ErrorCode.NOT_ENOUGH_REPLICAS, None, 5.0)
+    dispatcher.send(10.0)  # both could be sent
+    assert one.requests == [[failing], [waiting]]
+
+
 @pytest.mark.parametrize(
     ("code", "given_up_at"),
     [
