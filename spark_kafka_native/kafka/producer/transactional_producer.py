@@ -92,7 +92,9 @@ class TransactionalProducer(Producer):
         """The thread that has begun it."""
         self._delivered_before = 0
         super().__init__(config, how, partitioner=partitioner, on_error=on_error, router=router)
-        self._session = TransactionSession(self._router, transaction, self._transaction, self._fail)
+        self._session = TransactionSession(
+            self._router, transaction, self._transaction, self._fail, self._raise_if_closed
+        )
 
     @property
     def state(self) -> State:
@@ -104,7 +106,7 @@ class TransactionalProducer(Producer):
         aborted. The first `begin` does it; call it earlier to read what that one has committed first.
 
         Raises `ConfigError` (a transaction timeout over the broker's maximum), `TransactionFatalError`,
-        `BrokerError`, `DeadlineExceededError`.
+        `BrokerError`, `DeadlineExceededError`, `ProducerClosedError`.
         """
         self._check_caller("initialize()")
         deadline = self._deadline(timeout)

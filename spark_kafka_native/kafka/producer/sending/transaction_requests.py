@@ -84,7 +84,8 @@ class TransactionSession:
     """A producer's transactions, as coordinators see them: it asks, and notes in the producer's `Transaction`
     what the responses mean.
 
-    One thread at a time, and none while records are taken in. ``fail`` ends the producer for good.
+    One thread at a time, and none while records are taken in. ``fail`` ends the producer for good. Once that
+    is closed, ``raise_if_closed`` keeps it from taking the transactional id.
     """
 
     def __init__(
@@ -93,11 +94,13 @@ class TransactionSession:
         settings: TransactionConfig,
         transaction: Transaction,
         fail: Callable[[KafkaError], None],
+        raise_if_closed: Callable[[], None],
     ) -> None:
         self._router = router
         self._settings = settings
         self._transaction = transaction
         self._fail = fail
+        self._raise_if_closed = raise_if_closed
 
     def initialize(self, deadline: Deadline) -> None:
         """Take the transactional id, unless that was done."""
@@ -192,9 +195,10 @@ class TransactionSession:
 
     def _init(self, identity: ProducerIdentity | None, deadline: Deadline) -> ProducerIdentity:
         settings = self._settings
-        return init_producer_id(
-            self._router, settings.transactional_id, settings.transaction_timeout_ms, identity, deadline
-        )
+        # With an identity it fences no successor, and `close` itself aborts with it.
+        check = self._raise_if_closed if identity is None else None
+        name, timeout_ms = settings.transactional_id, settings.transaction_timeout_ms
+        return init_producer_id(self._router, name, timeout_ms, identity, deadline, check)
 
     def _guarded(self, ask: Callable[[], T]) -> T:
         """``ask`` a coordinator; what its response means for the producer is noted."""
@@ -241,11 +245,13 @@ def init_producer_id(
     timeout_ms: int,
     identity: ProducerIdentity | None,
     deadline: Deadline,
+    check: Callable[[], None] | None = None,
 ) -> ProducerIdentity:
     """A fresh identity. Without ``identity`` the last producer with the transactional id is fenced,
     and its open transaction aborted; with it, only if that producer is not fenced itself (KIP-360).
 
-    Raises `ConfigError` for a transaction timeout over the broker's maximum, `TransactionFatalError`.
+    Raises `ConfigError` for a transaction timeout over the broker's maximum, `TransactionFatalError`, and the
+    errors of ``check``, which is called before each attempt.
     """
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
@@ -265,7 +271,7 @@ def init_producer_id(
         _check(InitProducerIdRequest, response.error_code, f"InitProducerId for {key}", "Write")
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
-    return _ask(router, key, request, read, deadline)
+    return _ask(router, key, request, read, deadline, check=check)
 
 
 def add_partitions(
@@ -435,11 +441,14 @@ def _ask(  # noqa: PLR0913 - of a helper that all of them share
     *,
     at_most: int | None = None,
     lost: list[KafkaError] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> T:
     """``read`` of the coordinator's answer; ``lost`` gets each failure after which the request may have been
-    applied."""
+    applied. ``check`` is called before each attempt."""
 
     def attempt() -> T:
+        if check is not None:
+            check()
         try:
             response = ask_coordinator(router, key, request, deadline, at_most=at_most)
         except BrokerError as error:  # of the look-up of the coordinator

@@ -506,6 +506,37 @@ def test_a_zombie_does_not_take_its_transactional_id_back(cluster: TransactionCl
     assert seen(cluster) == told("a") + told("zombie")
 
 
+def test_a_closed_producer_does_not_take_its_transactional_id(cluster: TransactionCluster) -> None:
+    """It would abort the open transaction of its successor."""
+    with producing(cluster) as closed:
+        pass
+    with producing(cluster) as producer:
+        transact(producer, "a", 0)
+        with pytest.raises(ProducerClosedError, match=r"close\(\) was called"):
+            closed.initialize()
+        producer.commit()
+    assert seen(cluster) == told("a")
+
+
+def test_a_begin_under_way_ends_with_its_producer(cluster: TransactionCluster) -> None:
+    asked, gate = threading.Event(), threading.Event()
+
+    def late(_request: InitProducerIdRequest, _version: int) -> Any:
+        asked.set()
+        gate.wait(60)
+        return HangUp
+
+    cluster[1].push(InitProducerIdRequest, late)
+    with producing(cluster) as producer, ThreadPoolExecutor(1) as other:
+        begun = other.submit(producer.begin)
+        assert asked.wait(60)
+        producer.close()
+        gate.set()
+        with pytest.raises(ProducerClosedError, match=r"close\(\) was called"):
+            begun.result(60)
+    assert not cluster.held
+
+
 def test_a_zombie_that_may_have_committed_says_so(cluster: TransactionCluster) -> None:
     with producing(cluster) as zombie:
         transact(zombie, "a", 0)
