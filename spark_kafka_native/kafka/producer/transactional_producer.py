@@ -312,6 +312,8 @@ class TransactionalProducer(Producer):
         if self._transaction.state in (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING):
             try:
                 self.abort(timeout=timeout)
+            except TransactionStateError:
+                return  # another thread has ended it meanwhile
             except KafkaError as error:
                 _LOG.warning("%s stays open until its timeout: %s", self._transaction, error)
 

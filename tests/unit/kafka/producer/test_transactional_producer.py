@@ -669,6 +669,24 @@ def test_closing_aborts_what_can_be_aborted(
     assert seen(cluster) == []
 
 
+def test_closing_says_nothing_of_a_transaction_that_another_thread_ends_meanwhile(
+    cluster: TransactionCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log said of a committed one that it stays open until its timeout."""
+    with producing(cluster) as producer:
+        abort = producer.abort
+
+        def abort_late(timeout: Any) -> None:
+            producer.commit()
+            abort(timeout)
+
+        monkeypatch.setattr(producer, "abort", abort_late)
+        producer.begin()
+        write(producer, *told("a"))
+    assert seen(cluster) == told("a")
+    assert caplog.records == []
+
+
 def test_the_value_comes_second(cluster: TransactionCluster) -> None:
     with producing(cluster) as producer, producer.transaction():
         producer.send("t", b"one", key=b"k", partition=0)
