@@ -312,11 +312,11 @@ class Producer:
         self._topics.close(ProducerClosedError("close() was called"))
         allowed_ms = self._config.delivery_timeout_ms + EXPIRES_MS
         if self._sender.is_current_thread:
+            self._end_open_work(timeout)
             self._sender.stop(Deadline.of(timeout, allowed_ms))
             return
         with self._released():
-            if self._sender.running:
-                self._end_open_work(timeout)
+            self._end_open_work(timeout)
             deadline = Deadline.of(timeout, allowed_ms)
             self._replay.wait(deadline)
             self._sender.stop(deadline)
@@ -557,7 +557,7 @@ class Producer:
         return self._stats.delivered_records
 
     def _end_open_work(self, timeout: Timeout) -> None:
-        """Called by `close` while the sender still runs."""
+        """Called by `close` first, also in a callback."""
 
     def _wait_until_quiet(self, deadline: Deadline) -> bool:
         """After a flush: wait until nothing that was sent can be answered any more; False if ``deadline``

@@ -303,13 +303,21 @@ class TransactionalProducer(Producer):
 
     def close(self, timeout: Timeout = None) -> None:
         """Abort the open transaction, and end. One that was detached, or that may be committing, stays as it
-        is. Harmless when closed."""
+        is. In a callback it aborts nothing: call it again outside of one. Harmless when closed."""
         super().close(timeout=None if timeout is None else self._deadline(timeout))
         if self._owns_router and not self._sender.running and not self._waiters.forked:
             self._close_router()  # again: a commit may have connected after the sender had failed
 
     def _end_open_work(self, timeout: Timeout) -> None:
-        if self._transaction.state in (State.OPEN, State.FLUSHING, State.ABORTABLE, State.ABORTING):
+        state = self._transaction.state
+        if self._sender.is_current_thread:
+            if state in (State.OPEN, State.ABORTABLE):
+                text = "%s stays open: close() in a callback can't abort it; call it again outside of one"
+                _LOG.warning(text, self._transaction)
+            return
+        # What an earlier `close` had no time to abort is not waited for again.
+        aborting = state is State.ABORTING and self._sender.running
+        if aborting or state in (State.OPEN, State.FLUSHING, State.ABORTABLE):
             try:
                 self.abort(timeout=timeout)
             except TransactionStateError:

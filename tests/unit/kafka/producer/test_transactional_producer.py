@@ -669,6 +669,34 @@ def test_closing_aborts_what_can_be_aborted(
     assert seen(cluster) == []
 
 
+@VERSIONS
+def test_closing_in_a_callback_leaves_the_abort_to_another_close(
+    cluster: TransactionCluster, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Readers waited for it until the transaction's timeout, and no line said so."""
+    with producing(cluster, version) as producer:
+        producer.begin()
+        producer.send("t", value=b"a", partition=0, on_delivery=lambda _: producer.close())
+        wait_until(lambda: not producer._sender.running)
+        assert "stays open: close() in a callback" in caplog.text
+        assert cluster.held["x"].state == "ongoing"
+    assert [committed for _, _, committed in cluster.ended] == [False]
+
+
+def test_an_abort_for_which_closing_had_no_time_does_not_hold_up_the_next_close(
+    cluster: TransactionCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, *told("a"))
+        producer.flush()
+        cluster[1].on(EndTxnRequest, lambda _request, _version: HangUp)
+        producer.close(0.3)
+        assert "stays open until its timeout" in caplog.text
+        tries = len(cluster[1].requests(EndTxnRequest))
+    assert len(cluster[1].requests(EndTxnRequest)) == tries
+
+
 def test_closing_says_nothing_of_a_transaction_that_another_thread_ends_meanwhile(
     cluster: TransactionCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
