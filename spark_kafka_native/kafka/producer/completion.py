@@ -386,16 +386,20 @@ class Failures:
         allowed_s = self._timeout_ms / 1000
         soonest = now + allowed_s
         for queue in list(self._queues.active):
+            expired: list[Batch] = []
             for place, batch in enumerate(queue.unended()):
                 if place and batch.spilled is not None:
                     # It takes no memory, and long may stand in front of it: its time begins with its turn.
                     queue.restart_timeout(batch, now)
-                if batch.sending.since + allowed_s > now:
-                    soonest = min(soonest, batch.sending.since + allowed_s)
-                    continue
-                last = self._last_failure(batch)
-                reason = f"not delivered within delivery.timeout.ms={self._timeout_ms}"
-                self.fail([batch], f"{reason}; the last failure: {last}" if last else reason, last)
+                ends_at = batch.sending.since + allowed_s
+                if ends_at > now:
+                    soonest = min(soonest, ends_at)
+                else:
+                    expired.append(batch)
+            # Not one by one: each call of `fail` looks at all that waits.
+            reason = f"not delivered within delivery.timeout.ms={self._timeout_ms}"
+            for last, run in groupby(expired, self._last_failure):
+                self.fail(list(run), f"{reason}; the last failure: {last}" if last else reason, last)
         self._queues.retire_idle()
         self._expire_at = max(soonest, now + EXPIRY_S)
         self._timer.by(self._expire_at)

@@ -15,6 +15,7 @@ from spark_kafka_native.kafka.errors import BrokerError, NetworkError, SecurityE
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.completion import OVERTAKING
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError
+from spark_kafka_native.kafka.producer.sending.partition_queue import PartitionQueue
 from spark_kafka_native.kafka.producer.sending.sender import SenderLoop
 from spark_kafka_native.kafka.producer.sending.transaction import Transaction, TransactionEvent
 from spark_kafka_native.kafka.producer.spill_folder import NewEntry, SpillFolder
@@ -285,6 +286,36 @@ def test_what_is_not_delivered_in_time_says_what_failed_last():
     ((_, outcome),) = ends
     assert outcome.error.__cause__ is LOST
     assert "the last failure: the connection was lost" in str(outcome.error)
+
+
+def test_batches_that_expire_for_the_same_reason_are_given_up_together(monkeypatch):
+    """One by one, thousands of a partition held up the sender for half a minute."""
+    failing, real, runs = Failing(None), PartitionQueue.given_up, []
+
+    def given_up(queue, batches):
+        runs.append([one.order[-1] for one in batches])
+        real(queue, batches)
+
+    monkeypatch.setattr(PartitionQueue, "given_up", given_up)
+    batches = failing.add(*(batch(order) for order in range(1, 8)))
+    batches[2].sending.last_error = LOST
+    batches[5].sending.since = 1e9
+    failing.failures.expire(1e9)
+    assert runs == [[1, 2], [3], [4, 5, 7]]
+    why = "not delivered within delivery.timeout.ms=120000"
+    told = [(order, why) for order in (1, 2, 3, 4, 5, 7)]
+    told[2] = (3, f"{why}; the last failure: the connection was lost")
+    assert failing.told == told
+    assert list(failing.partition.waiting) == [batches[5]]
+
+
+def test_batches_that_expire_are_kept_in_order_with_those_between(failing, tmp_path):
+    batches = failing.add(*(batch(order) for order in (1, 2, 3, 4)))
+    data = [bytes(one.data) for one in batches]
+    batches[1].sending.since = 1e9
+    failing.failures.expire(1e9)
+    assert [order for order, why in failing.told if why == OVERTAKING] == [2]
+    assert failing.kept(tmp_path) == data
 
 
 def test_the_first_reason_for_which_no_records_are_taken_counts():
