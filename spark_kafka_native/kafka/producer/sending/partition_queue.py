@@ -288,9 +288,10 @@ class PartitionQueue:
 
     # What the sender reports.
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: Batch, now: float) -> None:
         """With acks=0: ``batch`` was written; no more will be heard of it."""
         self._came_back(batch)
+        self._begin_turn(now)
 
     def answered(self, batch: Batch, code: ErrorCode, cause: BrokerError, now: float) -> Verdict | None:
         """A broker answered ``code`` for ``batch``. Returns what that means, for the caller to act upon; None
@@ -307,6 +308,7 @@ class PartitionQueue:
             sets_apart=self._rules.sets_apart,
         )
         self._came_back(batch)
+        self._begin_turn(now)
         if isinstance(verdict, Delivered):
             self._confirm(batch, now)
             return verdict
@@ -333,6 +335,7 @@ class PartitionQueue:
     def lost(self, batch: Batch, cause: KafkaError, now: float) -> Retry | Failed | None:
         """No answer for ``batch`` will come, and it may be in the log: send the same bytes again."""
         self._came_back(batch)
+        self._begin_turn(now)
         batch.sending.indefinite = True
         batch.sending.last_error = cause
         if batch.ended:
@@ -482,6 +485,12 @@ class PartitionQueue:
         self._in_flight.remove(batch)
         if not self._in_flight:
             self._move(QueueEvent.DRAINED)
+
+    def _begin_turn(self, now: float) -> None:
+        """A batch has come back, and if it is not sent again, it is the turn of the next one: the time of one
+        from the spill folder begins then, however long it has been in line."""
+        if self._waiting and self._waiting[0].spilled is not None:
+            self.restart_timeout(self._waiting[0], now)
 
     def _confirm(self, batch: Batch, now: float) -> None:
         self._failures = 0

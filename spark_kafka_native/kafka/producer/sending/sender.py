@@ -250,7 +250,7 @@ class SenderLoop:
         queue = self.queues.of(batch.topic_partition)
         match answer:
             case Written():
-                queue.written(batch)
+                queue.written(batch, now)
                 self._completion.delivered(batch, DeliveryStatus.POSSIBLY_PERSISTED, None, None)
             case Unanswered(cause=cause):
                 self._act(queue.lost(batch, cause, now), answer)

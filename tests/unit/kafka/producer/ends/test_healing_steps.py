@@ -236,7 +236,7 @@ def test_nothing_is_tried_before_the_answer_to_what_is_in_flight(world):
         assert world.turn(now) == []
         assert world.left == [(1,), (2,)]
     # It says that the batch is in the log: the folder lets go of it.
-    world.partition.written(first)
+    world.partition.written(first, 0)
     world.half.completion.delivered(first, DeliveryStatus.PERSISTED, 5, None)
     assert world.left == [(2,)]
     world.turn(200)
@@ -266,7 +266,7 @@ def test_a_late_answer_takes_its_own_batch_out_of_the_folder(world, tmp_path, la
         one.sending.identity = ProducerIdentity(7, 0)
         world.partition.sent(one, 1)
     world.fail(*batches)
-    world.partition.written(batches[late])
+    world.partition.written(batches[late], 0)
     world.half.completion.delivered(batches[late], DeliveryStatus.PERSISTED, 5, None)
     numbers_left = [number for number in range(3) if number != late]
     assert world.left == [batches[number].order for number in numbers_left]
@@ -288,7 +288,7 @@ def test_a_late_answer_about_a_batch_that_found_no_room_in_the_folder_changes_no
         world.fail(first)
     world.fail(*world.add(2))
     assert world.left == [(2,)]
-    world.partition.written(first)
+    world.partition.written(first, 0)
     world.half.completion.delivered(first, DeliveryStatus.PERSISTED, 5, None)
     assert world.left == [(2,)]
 
@@ -314,7 +314,7 @@ def test_a_partition_whose_late_answers_confirm_everything_goes_on_at_once(world
     only.sending.identity = ProducerIdentity(7, 0)
     world.partition.sent(only, 1)
     world.fail(only)
-    world.partition.written(only)
+    world.partition.written(only, 0)
     world.half.completion.delivered(only, DeliveryStatus.PERSISTED, 5, None)
     assert world.turn(0) == []
     assert not world.partition.spilling
@@ -327,14 +327,14 @@ def test_a_partition_with_nothing_left_in_the_folder_goes_on_once_nothing_is_in_
     for one in (unnumbered, kept):
         world.partition.sent(one, 1)
     world.fail(kept)
-    world.partition.written(kept)
+    world.partition.written(kept, 0)
     world.half.completion.delivered(kept, DeliveryStatus.PERSISTED, 5, None)
     assert world.left == []
     for expected in (True, False):
         assert world.turn(0) == []
         assert world.partition.spilling is expected
         if expected:
-            world.partition.written(unnumbered)
+            world.partition.written(unnumbered, 0)
             world.half.completion.delivered(unnumbered, DeliveryStatus.PERSISTED, 4, None)
 
 

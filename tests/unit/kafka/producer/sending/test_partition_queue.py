@@ -641,9 +641,9 @@ class TestSpilledBatches:
         partition.loaded(old, data)
         (later,) = fill(partition, 3)
         assert partition.ask_all() == [own]
-        partition.written(own)
+        partition.written(own, 0)
         assert partition.ask_all() == [old]
-        partition.written(old)
+        partition.written(old, 0)
         assert partition.ask_all() == [later]
 
     def test_without_idempotence_it_is_read_first_too(self) -> None:
@@ -653,6 +653,32 @@ class TestSpilledBatches:
         assert partition.next(0, 1, ID) == Load(old)
         partition.loaded(old, data)
         assert partition.next(0, 1, ID) == Send(old, numbered=False)
+
+    @pytest.mark.parametrize("end", ["answered", "refused", "lost", "written"])
+    def test_its_time_begins_when_the_one_in_front_has_ended(self, end: str) -> None:
+        """It expired at once if that was long after the last look at all batches."""
+        partition = Partition(TP, rules(retries=1, pipelined=True), None)
+        first, second = two_loaded(partition)
+        assert partition.ask() is first
+        partition.lost(first, LOST, 1.0)
+        began, first_began = second.sending.since, first.sending.since
+        assert partition.ask(now=9.0) is first
+        match end:
+            case "answered":
+                partition.answer(first, now=100.0)
+            case "refused":
+                partition.answer(first, E.INVALID_RECORD, now=100.0)
+                partition.given_up([first])
+            case "lost":
+                partition.lost(first, LOST, 100.0)
+                partition.given_up([first])
+            case "written":
+                partition.written(first, 100.0)
+        assert (began, second.sending.since) == (1.0, 100.0)
+        assert first.sending.since == first_began
+        assert partition.ask(now=101.0) is second
+        partition.lost(second, LOST, 102.0)
+        assert second.sending.since == 100.0
 
     def test_after_a_spill_what_is_in_flight_goes_along_unless_nothing_would_recognise_it(
         self, partition: Partition
@@ -687,7 +713,7 @@ class TestSpilledBatches:
         partition.lost(second, LOST, 0)
         assert partition.ask_all(now=9) == [first]
         assert partition.ready_at() is None
-        partition.written(first)
+        partition.written(first, 0)
         assert partition.ask_all(now=9) == [second]
 
 
@@ -710,7 +736,7 @@ class TestWithoutNumbers:
         sent = fill(partition, 1, 2, 3)
         assert partition.ask_all() == sent
         for one in sent:
-            partition.written(one)
+            partition.written(one, 0)
         assert partition.idle
 
     def test_what_comes_back_is_sent_again_when_the_others_have_come_back_too(self) -> None:
