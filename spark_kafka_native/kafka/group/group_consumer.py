@@ -481,7 +481,6 @@ class GroupConsumer:
             self._closed = True
             return
         self._rebalance.leaving = True
-        deadline = self._rebalance.leave_deadline()
         try:
             self._give_up_all(done=done)
         finally:
@@ -489,7 +488,7 @@ class GroupConsumer:
             try:
                 self._starts.stop_looking()
                 self._reader.close()
-                self._member.stop(deadline)
+                self._member.stop(self._rebalance.leave_deadline())
             finally:  # also after an interrupt: a second `close` does nothing
                 self._member.abandon()
                 self._commits.queue.stop()

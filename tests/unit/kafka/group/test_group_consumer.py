@@ -1199,10 +1199,10 @@ def test_commits_of_on_revoked_have_ended_before_partitions_are_given_up(make: M
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_time_in_on_revoked_leaves_the_commits_of_it_their_own(
+def test_time_in_on_revoked_leaves_later_steps_their_own(
     make: Make, leaves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A callback may work for minutes before it commits in the background."""
+    """A callback may work for minutes before it commits in the background, and leaves the group."""
     now, left = [0.0], list[float]()
 
     def work(*_: object) -> None:
@@ -1217,11 +1217,12 @@ def test_time_in_on_revoked_leaves_the_commits_of_it_their_own(
         monkeypatch.setattr(made_by, name, lambda: Deadline.after_ms(5_000, lambda: now[0]))
     monkeypatch.setattr(parts.commits, "commit_now", limited)
     monkeypatch.setattr(parts.commits.queue, "drain", limited)
+    monkeypatch.setattr(parts.member, "stop", limited)
     if leaves:
-        parts.rebalance.give_up(frozenset([A0]))
+        consumer.close()
     else:
         parts.rebalance.carry_out(Change(revoked=frozenset([A0])))
-    assert left == [5_000, 5_000]
+    assert left == [5_000] * (3 if leaves else 2)
 
 
 @pytest.mark.parametrize(("max_poll_s", "limit_s"), [(10, 5), (1_000, 20)])
