@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 SLICE_MS = 50
 """How often a read that waits for records looks for a change that the group demands."""
+AWAIT_S = 0.001
+"""How often `close` looks for the end of a read in another thread."""
 
 Taken = Record | FetchedRecords | TypedRecords | list[Record]
 T = TypeVar("T", Record, FetchedRecords, TypedRecords, list[Record])
@@ -455,9 +458,10 @@ class GroupConsumer:
         While an exception propagates (``finally: consumer.close()``), the records that were handed out last
         count as not done, and are read again. The same applies if a signal handler closes the consumer, or
         another thread than the one that has read them, which does not know of an exception there; in
-        ``on_revoked``, `commit` with records or offsets may commit them then. A handler that interrupts a
-        call of the consumer closes it at the end of that call, and a read raises `ConsumerClosedError`.
-        Raises `RuntimeError` in a callback of `commit_async`.
+        ``on_revoked``, `commit` with records or offsets may commit them then. A read in another thread
+        ends first, and later ones raise `ConsumerClosedError`. A handler that interrupts a call of the
+        consumer closes it at the end of that call, and a read raises `ConsumerClosedError`. Raises
+        `RuntimeError` in a callback of `commit_async`.
         """
         error = sys.exception()
         self._close_now_or_late(done=error is None or error is self._handled)
@@ -467,8 +471,6 @@ class GroupConsumer:
         if threading.get_ident() in self._callers and not self._rebalance.callbacks.running:
             self._close_asked = True
         else:
-            is_reader = self._last_reader in (None, threading.current_thread())
-            done = done and (is_reader or not self._config.enable_auto_commit)
             self._close(done=done and not within_handler())
 
     def _close_late(self) -> None:
@@ -495,11 +497,21 @@ class GroupConsumer:
                 self._router.end(ConsumerClosedError("the consumer is closed"))
 
     def _give_up_all(self, *, done: bool) -> None:
-        owned = self.assignment
-        if not done:  # so that neither the last commit nor one in on_revoked contains the records
+        self._await_other_reader()
+        owned, is_reader = self.assignment, self._last_reader in (None, threading.current_thread())
+        if not done or (self._config.enable_auto_commit and not is_reader):
+            # So that neither the last commit nor one in on_revoked contains the records.
             self._commits.queue.drain(self._rebalance.leave_deadline())
             self._give_back()
         self._rebalance.give_up(owned)
+
+    def _await_other_reader(self) -> None:
+        """Wait until no other thread is in a read, which might still take records and change partitions, and
+        commit. Once this consumer is leaving, none begins.
+        """
+        here, limit = threading.get_ident(), self._rebalance.leave_deadline()
+        while self._read_by.get("thread", here) != here and not limit.expired:
+            time.sleep(AWAIT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -528,6 +540,7 @@ class GroupConsumer:
     @single_reader
     @closed_late
     def _read_on(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
+        self._check_staying()
         if self._rebalance.callbacks.running:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
         if self._subscription.empty:
@@ -544,6 +557,7 @@ class GroupConsumer:
                     if self._commits.may_go_on(deadline.within_ms(SLICE_MS))
                     else None
                 )
+                self._check_staying()
                 if taken is not None and not self._member.membership.losing:
                     for tp, from_offset, next_offset in _spans(taken):
                         self._commits.handed_out(tp, from_offset, next_offset)
@@ -576,6 +590,10 @@ class GroupConsumer:
     def _check_open(self) -> None:
         self._reader.check_process()
         if self._closed:
+            raise ConsumerClosedError("the consumer is closed")
+
+    def _check_staying(self) -> None:
+        if self._rebalance.leaving:  # also once it is closed
             raise ConsumerClosedError("the consumer is closed")
 
     def _check_assigned(self, topic_partition: TopicPartition) -> None:

@@ -23,7 +23,9 @@ from .start_offsets import StartOffsets
 _LOG = logging.getLogger("spark_kafka_native.group")
 
 LEAVE_MS = 5_000
-"""The limit for each of the last steps of `close`: the last commits, and leaving the group."""
+"""The limit for each of the last steps of `close`: the read of another thread, the last commits, and leaving
+the group.
+"""
 
 OnChange = Callable[[list[TopicPartition]], object]
 

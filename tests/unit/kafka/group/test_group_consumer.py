@@ -868,7 +868,8 @@ def test_records_that_another_thread_has_read_are_done_only_if_a_commit_names_th
 def test_records_that_another_thread_is_about_to_get_are_not_done(
     make: Make, monkeypatch: pytest.MonkeyPatch, automatic: bool
 ) -> None:
-    """They are being decoded, and the read may still fail."""
+    """They are being decoded, which takes longer than `close` waits, and the read may still fail."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
     consumer = make(A0, enable_auto_commit=automatic, on_revoked=lambda consumer, _: consumer.commit())
     found = asked(consumer)
     prefetch(consumer, A0)
@@ -888,6 +889,36 @@ def test_records_that_another_thread_is_about_to_get_are_not_done(
         closed.set()
         reading.exception(60)
     assert all(offsets.get(A0, 0) == 0 for offsets in found)
+
+
+def test_no_read_takes_records_while_another_thread_closes_the_consumer(make: Make) -> None:
+    """They would be in work as the closing thread commits, and count as done."""
+    ended: list[object] = []
+
+    def revoked(consumer: GroupConsumer, _: object) -> None:
+        ended.extend((reading.exception(60), pool.submit(consumer.poll, 60).exception(60)))
+        ended.append(consumer.position(A0))
+
+    consumer = make(A0, on_revoked=revoked)
+    found = asked(consumer)
+    prefetch(consumer, A0)
+    parts, begun = parts_of(consumer), threading.Event()
+    next_record = parts.reader.next_record
+
+    def take(deadline: Any) -> Any:
+        begun.set()
+        while not parts.rebalance.leaving:
+            time.sleep(0.001)
+        return next_record(deadline)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(consumer.fetch_record, 60).result() is not None
+        take_instead(consumer, take)
+        reading = pool.submit(consumer.fetch_record, 60)
+        assert begun.wait(60)
+        consumer.close()
+    assert [type(one) for one in ended] == [ConsumerClosedError, ConsumerClosedError, int]
+    assert (ended[-1], found) == (1, [{A0: 1}])
 
 
 def test_a_commit_that_ends_nothing_contains_the_records_that_another_thread_has_read(make: Make) -> None:
@@ -939,7 +970,10 @@ def test_another_thread_does_not_work_on_records_that_it_has_gone_back_before(
 def test_a_read_beside_close_in_another_thread_says_that_the_consumer_is_closed(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The partitions are given up when the read, which is about to commit, has just listed them."""
+    """The partitions are given up when the read, which is about to commit, has just listed them: it takes
+    longer than `close` waits.
+    """
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
     consumer = make(A0, auto_commit_interval_ms=0)
     asked(consumer)
     prefetch(consumer, A0)
@@ -949,7 +983,7 @@ def test_a_read_beside_close_in_another_thread_says_that_the_consumer_is_closed(
 
     def then_close() -> dict[TopicPartition, bool]:
         found = partitions()
-        monkeypatch.undo()
+        monkeypatch.setattr(buffer, "partitions", partitions)
         with ThreadPoolExecutor(1) as pool:
             pool.submit(consumer.close).result(60)
         return found
