@@ -101,6 +101,8 @@ class ConsumerMembership(Membership):
         """The last assignment; None before there is one."""
         self._names: dict[UUID, str] = {}
         self._looked_for: frozenset[UUID] = frozenset()
+        self._looks_first = False
+        """True from the answer to a heartbeat until a look-up of names."""
         self._target: dict[TopicPartition, UUID] = {}
         """The partitions of the last assignment, with the ids of their topics."""
         self._owned_ids: dict[TopicPartition, UUID] = {}
@@ -161,7 +163,10 @@ class ConsumerMembership(Membership):
         if (joins or self._losing) and (self._applying is not None or self._too_slow or self.change()):
             return Wait(NEVER)
         due = self._due_after(self._interval_s)
-        if now < due and self._unnamed() - self._looked_for:  # those that fail must not delay a heartbeat
+        # Those that fail must not delay a heartbeat, nor heartbeats with slow answers keep it from looking.
+        looks = now < due or (self._looks_first and not self._doubted)
+        if looks and self._unnamed() - self._looked_for:
+            self._looks_first = False
             return FindPartitions(self.topics)
         news = self._applying is None and (self._received.owned != self.owned or self._is_settled())
         if joins or news or self._send_all or self._received.topics != self.topics or now >= due:
@@ -224,7 +229,7 @@ class ConsumerMembership(Membership):
         self._leave = _Leave.NONE
         self._received = self._sent
         self._acknowledge &= not self._sent.settled
-        self._looked_for = frozenset()
+        self._looked_for, self._looks_first = frozenset(), True
         if response.assignment is not None:
             self._take_in(response.assignment)
         return None

@@ -208,6 +208,24 @@ def test_look_ups_that_fail_do_not_keep_it_from_its_heartbeats() -> None:
         membership.answered(answer(2, assigns=False), now + 5.0)
 
 
+def test_heartbeats_with_slow_answers_do_not_keep_it_from_looking_up_names() -> None:
+    """Each is due again when the one before is answered. One that a refused commit makes due comes first."""
+    membership = owning(0)
+    asked(membership, 5.0)
+    partitions = [TopicPartitions(topic_id=topic_id, partitions=[0]) for topic_id in (A, UUID(int=8))]
+    membership.answered(answer(2, assignment=Assignment(topic_partitions=partitions)), 10.5)
+    identity = membership.identity
+    assert identity is not None
+    membership.doubt(identity)
+    asked(membership, 10.5)
+    membership.answered(answer(2, assigns=False), 16.0)
+    assert membership.next(16.0) == FindPartitions(frozenset({"a"}))
+    membership.failed(NetworkError("no broker"), True, 21.0)
+    asked(membership, 21.2)  # after the backoff
+    membership.answered(answer(2, assigns=False), 26.7)
+    assert membership.next(26.7) == FindPartitions(frozenset({"a"}))
+
+
 def test_an_assignment_from_before_a_loss_is_not_taken_again() -> None:
     """Others may have the partitions by now; the answer to the new heartbeat says nothing of them yet."""
     membership = owning(0, 1)
