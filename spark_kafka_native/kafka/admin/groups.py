@@ -21,6 +21,7 @@ from ..errors import (
     BrokerError,
     IncompleteResponseError,
     KafkaError,
+    NetworkError,
     OffsetOutOfRangeError,
     ProtocolError,
     UnsupportedVersionError,
@@ -29,6 +30,7 @@ from ..errors import (
 )
 from ..group.committed_offsets import all_committed_offsets, commit_offsets
 from ..model import OffsetAt, OffsetToCommit, TopicPartition
+from ..protocol.api.group_offsets import OffsetCommitRequest, OffsetCommitResponse
 from ..protocol.api.groups import (
     ConsumerGroupAssignment,
     ConsumerGroupDescribeRequest,
@@ -46,7 +48,16 @@ from ..protocol.api.groups import (
 )
 from ..protocol.consumer_protocol import PROTOCOL_TYPE, ConsumerProtocolAssignment, read_versioned
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, Task, before_sending, names_of, refuse
+from .family import (
+    AdminFamily,
+    ItemResult,
+    Task,
+    before_sending,
+    names_of,
+    noting_lost,
+    refuse,
+    with_lost,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,10 +323,21 @@ class GroupAdmin(AdminFamily):
         offsets = self._resolve(places, limit)
         if dry_run:
             return offsets
+        lost: list[NetworkError] = []
+
+        def ask(
+            router: Router, key: CoordinatorKey, request: OffsetCommitRequest, limit: Deadline
+        ) -> OffsetCommitResponse:
+            with noting_lost(lost):
+                with before_sending():
+                    router.connection(find_coordinator(router, key, limit), limit)
+                return ask_coordinator(router, key, request, limit)
+
         try:
-            commit_offsets(self._router, group_id, offsets, limit)
-        except BrokerError as error:
-            if error.error_code not in _HAS_MEMBERS:
+            commit_offsets(self._router, group_id, offsets, limit, ask)
+        except KafkaError as error:
+            with_lost(error, lost)
+            if not isinstance(error, BrokerError) or error.error_code not in _HAS_MEMBERS:
                 raise
             says = "the group has members, which commit for themselves: stop them first"
             where = f"resetting offsets of group {group_id}"

@@ -12,7 +12,7 @@ from ..cluster.coordinators import send_to_coordinator
 from ..cluster.fan_out import ask_each_partition, ask_every_broker
 from ..cluster.router import CoordinatorKey
 from ..error_code import ErrorCode
-from ..errors import BrokerError, IncompleteResponseError, KafkaError, PartialAnswerError
+from ..errors import BrokerError, IncompleteResponseError, KafkaError, NetworkError, PartialAnswerError
 from ..model import TopicPartition
 from ..protocol.api.transaction_admin import (
     DescribeProducersRequest,
@@ -28,7 +28,7 @@ from ..protocol.api.transaction_admin import (
     WriteTxnMarkersRequest,
 )
 from ..runtime.deadline import Deadline, Timeout
-from .family import AdminFamily, ItemResult, names_of, refuse
+from .family import AdminFamily, ItemResult, before_sending, names_of, noting_lost, refuse, with_lost
 
 HANGING_AFTER_MS = 15 * 60_000
 """The default maximum of a transaction's timeout (``transaction.max.timeout.ms`` of brokers): the coordinator
@@ -265,7 +265,7 @@ class TransactionAdmin(AdminFamily):
         limit = self._limit(timeout)
         tp = TopicPartition(*topic_partition)
 
-        is_asked = False
+        is_asked, lost = False, list[NetworkError]()
 
         def attempt() -> bool:
             nonlocal is_asked
@@ -277,7 +277,10 @@ class TransactionAdmin(AdminFamily):
                 raise ValueError(f"no transaction is open in {tp} that begins at offset {start_offset}")
             node_id = self._router.leader(tp, limit).node_id
             is_asked = True
-            response = self._router.send_to(node_id, _abort(tp, found[0]), limit)
+            with noting_lost(lost):
+                with before_sending():
+                    self._router.connection(node_id, limit)
+                response = self._router.send_to(node_id, _abort(tp, found[0]), limit)
             codes = [
                 one.error_code
                 for marker in response.markers
@@ -291,7 +294,10 @@ class TransactionAdmin(AdminFamily):
             refuse(ItemResult(where, codes[0]), doing, "ClusterAction")
             return True
 
-        return self._router.retry(attempt, what=f"aborting in {tp}", deadline=limit, topics=[tp.topic])
+        try:
+            return self._router.retry(attempt, what=f"aborting in {tp}", deadline=limit, topics=[tp.topic])
+        except KafkaError as error:
+            raise with_lost(error, lost) from error.__cause__
 
     def _all_partitions(self, topics: list[str], limit: Deadline) -> list[TopicPartition]:
         metadata = self._router.metadata(topics, refresh=True, deadline=limit)

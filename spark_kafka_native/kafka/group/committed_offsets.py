@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
-from ..cluster.coordinators import send_to_coordinator
+from ..cluster.coordinators import ask_coordinator, retry_at_coordinator, send_to_coordinator
 from ..cluster.router import CoordinatorKey, Router
 from ..cluster.split_commit import split_commit
 from ..error_code import ErrorCode
@@ -158,24 +158,27 @@ def commit_offsets(
     group_id: str,
     positions: Mapping[TopicPartition, int | OffsetToCommit],
     deadline: Deadline | None = None,
+    ask: Callable[
+        [Router, CoordinatorKey, OffsetCommitRequest, Deadline], OffsetCommitResponse
+    ] = ask_coordinator,
 ) -> None:
     """Commit the offset of the next record to read for each partition. Many thousands of them take several
-    requests: after an error, those of earlier requests are committed, and its notes name them.
+    requests: after an error, those of earlier requests are committed, and its notes name them. ``ask`` makes
+    one attempt.
 
     The group must have no members: they commit for themselves, and the coordinator refuses commits of others
     (UNKNOWN_MEMBER_ID). Raises `BrokerError`, `DeadlineExceededError`.
     """
-    limit = deadline or router.deadline()
+    limit, key = deadline or router.deadline(), CoordinatorKey.group(group_id)
     earlier: list[TopicPartition] = []
     for some in split_commit(group_id, positions):
+
+        def attempt(some: Mapping[TopicPartition, int | OffsetToCommit] = some) -> None:
+            response = ask(router, key, build_offset_commit(group_id, some), limit)
+            read_offset_commit(response, group_id, some)
+
         try:
-            send_to_coordinator(
-                router,
-                CoordinatorKey.group(group_id),
-                build_offset_commit(group_id, some),
-                lambda response, some=some: read_offset_commit(response, group_id, some),  # type: ignore[misc]
-                limit,
-            )
+            retry_at_coordinator(router, key, attempt, f"OffsetCommit to the coordinator of {key}", limit)
         except KafkaError as error:
             _add_stored(error, earlier)
             raise

@@ -9,7 +9,7 @@ from support.brokers.scripted_broker import HangUp, ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.errors import BrokerError, KafkaError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeProducersRequest,
@@ -70,6 +70,23 @@ def test_an_abort_with_a_lost_response_is_found_to_be_done(known: int, sent: int
             assert not marker.transaction_result
             with pytest.raises(ValueError, match="no transaction is open in a-0 that begins at offset 1"):
                 admin.abort_hanging(A0, 1)
+
+
+@pytest.mark.parametrize("lost", ["Metadata", "WriteTxnMarkers"])
+def test_an_abort_of_which_no_response_came_may_have_been_carried_out(lost: str) -> None:
+    state = {"producer_id": 7, "current_txn_start_offset": 1}
+    with (
+        MockBroker() as broker,
+        Admin(broker.bootstrap_servers, default_api_timeout_ms=1_000, retry_backoff_ms=5) as admin,
+    ):
+        broker.create_topic("a")
+        there = {"partition_index": 0, "active_producers": [state]}
+        broker.on("DescribeProducers", times=None).reply({"topics": [{"name": "a", "partitions": [there]}]})
+        broker.on(lost, times=None).hang_up()
+        with pytest.raises(KafkaError) as raised:
+            admin.abort_hanging(A0, 1)
+    is_said = "may have been carried out" in "".join(getattr(raised.value, "__notes__", ()))
+    assert is_said is (lost == "WriteTxnMarkers")
 
 
 def test_an_abort_ends_the_transaction_at_its_offset_and_no_other() -> None:

@@ -822,17 +822,38 @@ def test_a_group_that_refuses_to_forget_offsets_is_named_at_once(
     assert len(asked(cluster, OffsetDeleteRequest)) == 1
 
 
-@pytest.mark.parametrize("lost", ["FindCoordinator", "OffsetDelete"])
-def test_offsets_may_be_forgotten_only_if_the_request_was_sent(lost: str) -> None:
+@pytest.mark.parametrize("lost", ["FindCoordinator", "the request"])
+@pytest.mark.parametrize(
+    ("api", "act"),
+    [
+        ("OffsetDelete", lambda admin: admin.delete_group_offsets("g", [A0])),
+        ("OffsetCommit", lambda admin: admin.reset_offsets("g", {A0: 0})),
+    ],
+)
+def test_offsets_may_be_changed_only_if_the_request_was_sent(
+    api: str, act: Callable[[Admin], object], lost: str
+) -> None:
     with (
         MockBroker() as broker,
         Admin(broker.bootstrap_servers, default_api_timeout_ms=1_000, retry_backoff_ms=5) as admin,
     ):
-        broker.on(lost, times=None).hang_up()
+        broker.create_topic("a")
+        broker.on(api if lost == "the request" else lost, times=None).hang_up()
         with pytest.raises(KafkaError) as raised:
-            admin.delete_group_offsets("g", [A0])
+            act(admin)
     is_said = "may have been carried out" in "".join(getattr(raised.value, "__notes__", ()))
-    assert is_said is (lost == "OffsetDelete")
+    assert is_said is (lost == "the request")
+
+
+def test_a_group_that_has_members_after_a_lost_attempt_may_have_been_reset() -> None:
+    with MockBroker() as broker, Admin(broker.bootstrap_servers, retry_backoff_ms=5) as admin:
+        broker.create_topic("a")
+        broker.on("OffsetCommit").hang_up()
+        refused = {"partition_index": 0, "error_code": ErrorCode.UNKNOWN_MEMBER_ID}
+        broker.on("OffsetCommit").reply({"topics": [{"name": "a", "partitions": [refused]}]})
+        with pytest.raises(BrokerError, match="the group has members") as raised:
+            admin.reset_offsets("g", {A0: 0})
+    assert any("may have been carried out" in note for note in raised.value.__notes__)
 
 
 def forgotten(*codes: ErrorCode) -> OffsetDeleteResponse:

@@ -256,7 +256,7 @@ def test_all_parts_of_a_commit_share_its_time(monkeypatch: pytest.MonkeyPatch) -
         for partition in range(300)
     }
     deadlines: list[object] = []
-    monkeypatch.setattr(module, "send_to_coordinator", lambda *arguments: deadlines.append(arguments[-1]))
+    monkeypatch.setattr(module, "retry_at_coordinator", lambda *arguments: deadlines.append(arguments[-1]))
     router = Router(ClientConfig(bootstrap_servers=("nowhere:9092",)))
     commit_offsets(router, "g", positions)
     assert len(deadlines) == 3
