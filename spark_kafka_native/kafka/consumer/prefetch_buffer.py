@@ -394,11 +394,12 @@ class PrefetchBuffer:
         with self.lock:
             wanted = self.partition(topic_partition)
             epoch = max(wanted.epoch_at(offset), begun.epoch if offset == begun.offset else -1)
+            known = joined_ranges(wanted.epochs_until(offset, begun.resets), ())
             if wanted.reset is not None and begun.resets < wanted.resets:
                 # What the log still has of them comes again, and what waits since an earlier reset; not a
                 # second reset, which may skip records.
                 since = [one.from_offset for one in wanted.waiting if one.resets > begun.resets]
-                reset, epoch = wanted.reset, -1
+                reset, epoch, known = wanted.reset, -1, ()
                 offset = reset.offset if reset.forward else min(offset, reset.offset, *since)
             error = wanted.error
             is_cut = isinstance(error, LogTruncatedError) and offset > error.end_offset
@@ -407,8 +408,7 @@ class PrefetchBuffer:
                 self._change(topic_partition)
                 wanted.position = offset
             else:
-                self._seek(wanted, offset)
-                wanted.start_epoch, wanted.end_epoch = epoch, (offset, epoch)
+                self._seek(wanted, offset, epoch, known)
             wanted.seeks += 1  # last: an interrupt before it lets them be given back again
         self.wake_readers()
 
@@ -605,12 +605,13 @@ class PrefetchBuffer:
             return False
         return wanted.moves == moves and self._wanted.get(wanted.topic_partition) is wanted
 
-    def _seek(self, wanted: BufferedPartition, offset: int) -> None:
+    def _seek(self, wanted: BufferedPartition, offset: int, epoch: int = -1, known: EpochRanges = ()) -> None:
+        """``epoch`` is that of the record before ``offset``; the ranges before it are ``known``."""
         topic_id = None if isinstance(wanted.error, TopicRecreatedError) else wanted.topic_id
         self._change(wanted.topic_partition)
         self._drop_waiting(wanted)
-        wanted.topic_id, wanted.start_epoch = topic_id, -1
-        wanted.end_epoch, wanted.epoch_ranges = (offset, -1), ()
+        wanted.topic_id, wanted.start_epoch = topic_id, epoch
+        wanted.end_epoch, wanted.epoch_ranges, wanted.epoch_resets = (offset, epoch), known, wanted.resets
         wanted.position = wanted.start = offset
         wanted.moves += 1
         self._clear_error(wanted)

@@ -663,6 +663,34 @@ def test_what_is_fetched_again_keeps_the_epoch_of_the_record_before(
     assert shared.take() is None
 
 
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_what_is_fetched_again_leaves_earlier_records_their_epochs(
+    shared: PrefetchBuffer, is_reset: bool
+) -> None:
+    """They may be committed later; the log may have others at their offsets only after a reset."""
+
+    def read(first: int, until: int, epoch: int) -> FetchedRecords:
+        ranges = ((first, until, epoch),)
+        given = replace(records(first, until), leader_epoch=epoch, epoch_ranges=ranges)
+        shared.put(wanted(shared), wanted(shared).moves, given)
+        taken = shared.take()
+        assert taken is not None
+        return taken
+
+    shared.reset(wanted(shared), 0, AppliedReset(9, 0, 0, 9))  # before all of them: it does not count
+    read(0, 5, 1)
+    resets = read(5, 8, 2).resets
+    if is_reset:
+        shared.reset(wanted(shared), 0, AppliedReset(8, 5, 0, 5))
+    shared.fetch_again(TP, 5, begun(5, epoch=1, resets=resets))
+    expected = [-1, -1] if is_reset else [1, 1]
+    assert epochs_at(shared, 3, 5, 6) == [*expected, -1]
+    read(5, 9, 2)
+    assert epochs_at(shared, 3, 5, 6) == [*expected, 2]
+    shared.seek(TP, 5)
+    assert epochs_at(shared, 3, 5, 6) == [-1, -1, -1]
+
+
 @pytest.mark.parametrize(
     "error",
     [
