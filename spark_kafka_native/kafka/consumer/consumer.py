@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ..cluster.offsets import (
 from ..cluster.router import Router, check_shared
 from ..config.client_config import Bootstrap, ClientConfig, configs_from
 from ..config.reader_config import ReaderConfig
-from ..errors import ConfigError, ConsumerClosedError, KafkaError
+from ..errors import AuthenticationError, ConfigError, ConsumerClosedError, KafkaError
 from ..model import OffsetAt, Record, TopicPartition
 from ..observe.events import EventStream
 from ..observe.metrics import MetricsSnapshot, error_tag
@@ -65,8 +66,10 @@ class Consumer:
     Making one asks the cluster for partitions and offsets, and raises `BrokerError` (no such topic, not
     authorized), `DeadlineExceededError`, `NetworkError` and their kin. A partition without a leader, or with
     an unreachable one, is named in the log, and read (and among `partitions`) once its leader can be reached.
-    Records are fetched ahead in a thread (``prefetch_max_bytes``). One thread reads, and a second one that
-    reads meanwhile gets a `RuntimeError`; others may close, pause, seek and ask at the same time.
+    If the leader refuses the login, the next read raises that, and it is tried again only after
+    ``metadata.max.age.ms``, or by `seek`. Records are fetched ahead in a thread (``prefetch_max_bytes``). One
+    thread reads, and a second one that reads meanwhile gets a `RuntimeError`; others may close, pause, seek
+    and ask at the same time.
 
     Reading raises errors about one partition when it has no records left to hand out; the others can be read
     on. `OffsetOutOfRangeError` (without ``auto_offset_reset``), `LogTruncatedError`, `TopicRecreatedError`
@@ -439,29 +442,40 @@ class Consumer:
         """
         with self._lock:
             reader = self._reader
-        reason = ""
+        reason, refusal = "", None
         try:
-            self._look()
+            refusal = self._look()
         except KafkaError as error:
+            if isinstance(error, AuthenticationError) and self._missing:
+                refusal = error
             if (reason := error_tag(error)) != self._look_failed and not reader.closed:
                 _LOG.warning("looking for new partitions failed, and is tried again: %s", error)
         self._look_failed = reason
-        return bool(self._missing)
+        if refusal is not None and not reader.closed:
+            reader.buffer.refuse(refusal)
+        ended_by_refusal = refusal is not None and bool(reason)  # another look would log in again
+        return bool(self._missing) and not ended_by_refusal
 
-    def _look(self) -> None:
+    def _look(self) -> AuthenticationError | None:
+        """Returns the error of a leader that has refused the login, if any."""
         # One attempt: a thread of the reader waits for it, and there will be another one.
         limit = self._router.deadline(self._router.config.request_timeout_ms)
         known = self._router.refresh(self.topics, limit).topics
         if self._all_partitions:
             self._find_new(known)
         missing = self._missing.copy()  # another thread may change it meanwhile
-        places = {tp: one.place for tp, one in missing.items()}
+        places = {tp: one.place for tp, one in missing.items() if one.look_at <= time.monotonic()}
         level = self._config.isolation_level
         offsets, failed = try_resolve_offsets(self._router, places, level, limit)
         for topic_partition, offset in offsets.items():
             self._begin(topic_partition, offset, missing[topic_partition])
+        refusals = {tp: error for tp, error in failed.items() if isinstance(error, AuthenticationError)}
+        for topic_partition in refusals:
+            age_s = self._router.config.metadata_max_age_ms / 1000
+            missing[topic_partition].look_at = time.monotonic() + age_s
         for topic_partition, error in failed.items():
             missing[topic_partition].failed(topic_partition, error)
+        return next(iter(refusals.values()), None)
 
     def _find_new(self, known: Mapping[str, Topic]) -> None:
         topics = [known[name] for name in self.topics if name in known and not known[name].error_code]
@@ -498,6 +512,8 @@ class _Missing:
     paused: bool = False
     error: KafkaError | None = None
     """Why the last look did not find where to begin."""
+    look_at: float = 0.0
+    """When the next look may ask for it, by the monotonic clock: not at once after a refused login."""
 
     def failed(self, topic_partition: TopicPartition, error: KafkaError) -> None:
         """Log why it cannot be read, if the reason is new."""

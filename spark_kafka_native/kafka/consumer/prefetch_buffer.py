@@ -157,6 +157,8 @@ class PrefetchBuffer:
         """Size of the records in ``_order``."""
         self._broken: list[BufferedPartition] = []
         """The partitions with an error."""
+        self._refusal: KafkaError | None = None
+        """Why partitions cannot be read yet, until a read raises it."""
         self._changed: set[TopicPartition] = set()
         self.wakeup = Wakeup()
         """Set when the fetching thread has changes to follow."""
@@ -431,8 +433,12 @@ class PrefetchBuffer:
     def check(self, *, again: bool, but: TopicPartition | None = None) -> None:
         """Raise the error of a partition that has no records left to hand out, unless it was raised already
         and this is not ``again``. If a retry may resolve it, fetching the partition continues. Skips
-        ``but``, of which the caller has records left.
+        ``but``, of which the caller has records left. An error of partitions that are not among these
+        (`refuse`) comes first.
         """
+        if (refusal := self._refusal) is not None:
+            self._refusal = None
+            raise own_copy(refusal)
         if not self._broken:
             return
         with self.lock:
@@ -454,7 +460,7 @@ class PrefetchBuffer:
         """True if there are records to hand out or an error to raise, or both threads end."""
         with self.lock:
             broken = any(wanted.raisable for wanted in self._broken)
-            return bool(self._order) or broken or self.closed
+            return bool(self._order) or broken or self._refusal is not None or self.closed
 
     def close(self) -> None:
         """End both threads."""
@@ -521,6 +527,11 @@ class PrefetchBuffer:
                 known = wanted.epochs_until(wanted.position, wanted.resets)
                 wanted.epoch_ranges, wanted.epoch_resets = joined_ranges(known, ()), wanted.resets
                 wanted.position, wanted.end_epoch = offset, (offset, leader_epoch)
+
+    def refuse(self, error: KafkaError) -> None:
+        """Let the next read raise the ``error`` of partitions that cannot be read yet."""
+        self._refusal = error
+        self.wake_readers()
 
     def confirm(self, wanted: BufferedPartition, moves: int) -> None:
         """The offset to which the partition was moved last is not out of range."""

@@ -19,7 +19,7 @@ from spark_kafka_native.kafka.consumer import prefetch_thread
 from spark_kafka_native.kafka.consumer.consumer import Consumer
 from spark_kafka_native.kafka.consumer.partition_reader import PartitionReader
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError
+from spark_kafka_native.kafka.errors import AuthenticationError, BrokerError, DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -520,6 +520,54 @@ def test_a_read_to_the_end_raises_why_the_rest_is_refused(
         cluster[2].on(ListOffsetsRequest, cluster.list_offsets)
         wait_until("the beginning", lambda: A1 in consumer.partitions)
         assert [record.value for record in consumer] == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("sought", [True, False])
+def test_a_refused_login_is_raised_and_not_repeated_soon(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, sought: bool
+) -> None:
+    """Others are looked up on; the account would be locked."""
+    cluster.logs[A1].leader = NOBODY
+    asked: list[set[TopicPartition]] = []
+
+    def look(_: Router, places: Any, *__: object) -> Any:
+        asked.append(set(places))
+        return {}, {tp: AuthenticationError("the password is refused") for tp in places}
+
+    monkeypatch.setattr(consumer_module, "try_resolve_offsets", look)
+    age_ms = 3_600_000 if sought else 400
+    with Consumer(
+        cluster.bootstrap_servers, "a", start="earliest", metadata_max_age_ms=age_ms, **QUICK
+    ) as consumer:
+        wait_until("it looks on", lambda: set() in asked)
+        with pytest.raises(AuthenticationError, match="the password is refused"):
+            consumer.poll(WITHIN_S)
+        if sought:
+            assert (values(consumer, 2), asked.count({A1})) == ([b"0", b"1"], 1)
+        cluster.logs[A1].leader = 1
+        monkeypatch.setattr(consumer_module, "try_resolve_offsets", offsets.try_resolve_offsets)
+        if sought:
+            consumer.seek("earliest")
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_login_that_is_refused_as_metadata_are_asked_for_is_not_repeated_soon(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.logs[A1].leader = NOBODY
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        refused: list[object] = []
+
+        def refuse(*given: object) -> None:
+            refused.append(given)
+            raise AuthenticationError("the password is refused")
+
+        monkeypatch.setattr(consumer._router, "refresh", refuse)
+        wait_until("it is refused", lambda: bool(refused))
+        with pytest.raises(AuthenticationError, match="the password is refused"):
+            values(consumer, 3)  # there are two
+        consumer.poll(0.3)
+        assert len(refused) == 1
 
 
 def test_a_partition_is_not_lost_where_the_cluster_stops_to_answer_meanwhile(
