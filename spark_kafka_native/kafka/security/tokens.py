@@ -7,6 +7,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import hashlib
 import importlib
 import json
 import logging
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import BadStatusLine, IncompleteRead
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..config.secret import Secret
 from ..config.security_config import MSK_IAM, SecurityConfig
@@ -212,8 +213,17 @@ def _failures_of(own: list[bool]) -> Iterator[None]:
             raise
 
 
+class _Key(NamedTuple):
+    """The settings alone are not enough: their references may read another user's credentials by now."""
+
+    security: SecurityConfig
+    credentials: bytes
+    """A digest of those that the references read."""
+
+
 _registered: dict[str, TokenProvider] = {}
-_sources: dict[SecurityConfig, TokenSource] = {}
+_sources: dict[_Key, TokenSource] = {}
+_DIGEST_KEY: Final = os.urandom(32)
 
 
 def register_token_provider(name: str, provider: TokenProvider) -> None:
@@ -225,9 +235,9 @@ def register_token_provider(name: str, provider: TokenProvider) -> None:
     if not name or ":" in name or name == MSK_IAM:
         raise ValueError(f"a token provider's name must have no colon and not be {MSK_IAM}, as {name!r}")
     _registered[name] = provider
-    for security in list(_sources):  # they keep tokens of the provider before, perhaps another user's
-        if security.token_provider == name:
-            forget_token(security)
+    for key in list(_sources):  # they keep tokens of the provider before, perhaps another user's
+        if key.security.token_provider == name:
+            _sources.pop(key, None)
 
 
 def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:
@@ -235,17 +245,39 @@ def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:
     if security.token is not None:  # reading it again costs nothing, and a rotated file takes effect at once
         return TokenSource(_fetcher(security), name="sasl.oauthbearer.token").token(deadline)
     # Without a lock, which a signal handler could find held: each step is a single operation on a dict.
-    source = _sources.get(security)
+    key = _key(security)
+    source = _sources.get(key)
     if source is None:
-        source = _sources.setdefault(security, TokenSource(_fetcher(security), name=_name(security)))
-        for oldest in list(_sources)[:-MAX_SOURCES]:
-            _sources.pop(oldest, None)
+        source = _sources.setdefault(key, TokenSource(_fetcher(security), name=_name(security)))
+        of_other_credentials = [other for other in _keys_of(security) if other != key]
+        for old in (*of_other_credentials, *list(_sources)[:-MAX_SOURCES]):
+            _sources.pop(old, None)
     return source.token(deadline)
 
 
 def forget_token(security: SecurityConfig) -> None:
     """Fetch a new token for the next connection: a broker has refused the present one."""
-    _sources.pop(security, None)
+    for key in _keys_of(security):
+        _sources.pop(key, None)
+
+
+def _keys_of(security: SecurityConfig) -> list[_Key]:
+    return [key for key in list(_sources) if key.security == security]
+
+
+def _key(security: SecurityConfig) -> _Key:
+    """Raises `ConfigError` if the credentials can't be read, unless a token of former ones is known."""
+    try:
+        jaas = security.jaas_config
+        found = ["" if jaas is None else resolve("sasl.jaas.config", jaas)]
+        if security.token_endpoint_url is not None:
+            client_id, client_secret, scope = client_credentials(security)
+            found += [client_id, client_secret.reveal(), scope or ""]
+    except ConfigError:
+        for known in _keys_of(security):
+            return known
+        raise
+    return _Key(security, hashlib.blake2b(json.dumps(found).encode(), key=_DIGEST_KEY).digest())
 
 
 def _name(security: SecurityConfig) -> str:

@@ -132,6 +132,29 @@ def test_a_token_is_kept_as_long_as_its_endpoint_says(
     assert (found, len(endpoint.asked)) == (["abc"] * 3, asked)
 
 
+@pytest.mark.parametrize(
+    "changed", ["client.credentials.client.id", "client.credentials.client.secret", "scope"]
+)
+def test_no_token_of_other_credentials_is_used(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """The reference is the same, and may read those of another user by now."""
+    given = endpoint.properties | {f"sasl.oauthbearer.{changed}": "env:CHANGED"}
+    config = SecurityConfig.from_properties(given)
+    for user in ("alice", "bob", "alice"):
+        monkeypatch.setenv("CHANGED", user)
+        body = {"access_token": user, "expires_in": 300}
+        endpoint.answer = lambda body=body: answer(body)  # type: ignore[misc]
+        found = {current_token(config, Deadline.after_ms(60_000)).reveal() for _ in range(2)}
+        assert found == {user}
+    assert len(endpoint.asked) == 3
+    monkeypatch.delenv("CHANGED")
+    assert current_token(config, Deadline.after_ms(60_000)).reveal() == "alice"  # while it is valid
+    tokens.forget_token(config)
+    with pytest.raises(ConfigError, match="CHANGED is not set"):
+        current_token(config, Deadline.after_ms(60_000))
+
+
 @pytest.mark.parametrize(("timeout_ms", "limit_s"), [(3_600_000, 10), (2_000, 2)])
 def test_an_endpoint_has_ten_seconds_at_most(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, timeout_ms: float, limit_s: float

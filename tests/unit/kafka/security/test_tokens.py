@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 from support.forked_child import holds_in_forked_child
 
+from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE
 from spark_kafka_native.kafka.config.security_config import SecurityConfig
 from spark_kafka_native.kafka.errors import AuthenticationError, ConfigError, NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
@@ -594,7 +595,20 @@ def test_no_token_of_a_provider_that_was_replaced_is_used() -> None:
             register_token_provider("others", lambda: ("other", late))
             current_token(others, soon())
         assert current_token(mine, soon()).reveal() == user
-    assert others in tokens._sources
+    assert "others" in [key.security.token_provider for key in tokens._sources]
+
+
+def test_no_token_of_a_login_module_that_was_replaced_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "jaas"
+    late = int(time.time() + 3_600) * 1000
+    register_token_provider("by module", lambda: (path.read_text().split('"')[1], late))
+    names = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    config = SecurityConfig.from_properties(
+        names | {"sasl.jaas.config": f"file:{path}", "sasl.oauthbearer.token.provider": "by module"}
+    )
+    for user in ("alice", "bob"):
+        path.write_text(f'{OAUTHBEARER_MODULE} required extension_user="{user}";')
+        assert current_token(config, soon()).reveal() == user
 
 
 def test_a_function_of_a_module_gives_tokens(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -852,4 +866,4 @@ def test_tokens_of_configurations_gone_by_are_not_kept_for_ever(monkeypatch: pyt
     register_token_provider("many", lambda: ("abc", int(time.time() * 1000) + 60_000))
     for number in range(10):
         current_token(security(token_provider="many", scope=str(number)), soon())
-    assert [config.scope for config in tokens._sources] == ["7", "8", "9"]
+    assert [key.security.scope for key in tokens._sources] == ["7", "8", "9"]
