@@ -149,7 +149,7 @@ class CommitQueue:
         # No call in between: `drain` waits for the last one, which has to be among those that are sent.
         self._last = commit
         self._waiting.append(waiting)
-        self._start()
+        self.start()
         self._condition.notify_all()
         return commit
 
@@ -158,9 +158,11 @@ class CommitQueue:
         if threading.current_thread() is self.thread:
             raise RuntimeError(f"{what} in a callback of a commit would wait for the thread that it runs in")
 
-    def _start(self) -> None:
-        """Start a thread that sends the waiting commits, unless there is one. Of several the first stays."""
-        if self._unclaimed and self._waiting:
+    def start(self) -> None:
+        """Start the thread that sends, unless there is one; of several the first stays. Not only for the
+        first commit: none can be started any more as the interpreter ends, or while there are too many.
+        """
+        if self._unclaimed:
             threading.Thread(target=self._work, name="kafka-group-commits", daemon=True).start()
 
     def settle_deadline(self) -> Deadline:
@@ -173,7 +175,7 @@ class CommitQueue:
 
     def drain(self, deadline: Deadline) -> None:
         """Wait until every submitted commit has ended, or until ``deadline``."""
-        self._start()  # an interrupt may have kept `submit` from it
+        self.start()  # an interrupt may have kept `submit` from it
         last = self._last
         if last is not None:
             last.wait(deadline)

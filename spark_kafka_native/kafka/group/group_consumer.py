@@ -118,6 +118,7 @@ class GroupConsumer:
         self._closed = False
         weakref.finalize(self, self._member.abandon).atexit = False
         weakref.finalize(self, self._commits.queue.abandon).atexit = False
+        self._commits.queue.start()
         self._member.thread.start()  # last: an interrupt before would leave a member that nothing ends
 
     def _new_commits(self) -> Commits:

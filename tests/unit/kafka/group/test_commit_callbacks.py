@@ -172,20 +172,3 @@ def test_a_commit_under_way_outlasts_a_consumer_that_is_dropped_and_its_thread_d
     assert queue.thread is not None
     queue.thread.join(WITHIN_S)
     assert not queue.thread.is_alive()
-
-
-def test_an_interrupt_at_any_step_of_an_automatic_commit_leaves_it_to_the_next(group: ScriptedGroup) -> None:
-    for step in itertools.count():
-        group.committed.clear()
-        servers = group.cluster.bootstrap_servers
-        with GroupConsumer(servers, "a", "g", auto_commit_interval_ms=600_000) as consumer:
-            read_all(consumer)
-            consumer.fetch_record(0)
-            commits = parts_of(consumer).commits
-            commits.due = 0.0
-            with interrupted_at(step) as came:
-                commits.caller_is_back()
-        assert group.committed == {A0: 3}, step
-        if not came:
-            break
-    assert step > 10

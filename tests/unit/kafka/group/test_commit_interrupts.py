@@ -9,8 +9,10 @@ import threading
 import pytest
 from support.brokers.scripted_group import ScriptedGroup
 from support.group.committing import PARTITIONS, WITHIN_S, Committing
+from support.group.parts import parts_of
 from support.interrupts.signal_steps import interrupted_at
 
+from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 
 A0, A1, A2 = PARTITIONS
@@ -31,6 +33,27 @@ def test_an_interrupt_at_any_step_of_a_first_commit_holds_up_no_later_one(group:
         if not came:
             break
     assert step > 40
+
+
+def test_an_interrupt_at_any_step_of_an_automatic_commit_leaves_it_to_the_next(group: ScriptedGroup) -> None:
+    group.cluster.logs[A0].append([b"one", b"two", b"three"])
+    for step in itertools.count():
+        group.committed.clear()
+        servers = group.cluster.bootstrap_servers
+        with GroupConsumer(servers, "a", "g", auto_commit_interval_ms=600_000) as consumer:
+            for offset in range(3):
+                record = consumer.fetch_record(WITHIN_S)
+                assert record is not None
+                assert record.offset == offset
+            consumer.fetch_record(0)
+            commits = parts_of(consumer).commits
+            commits.due = 0.0
+            with interrupted_at(step) as came:
+                commits.caller_is_back()
+        assert group.committed[A0] == 3, step
+        if not came:
+            break
+    assert step > 10
 
 
 def test_a_commit_that_an_interrupt_left_without_a_thread_is_sent_before_the_end(

@@ -353,6 +353,24 @@ def test_what_is_asked_for_before_the_end_is_committed(group: ScriptedGroup) -> 
     assert group.committed == {A0: 2}
 
 
+def test_where_no_thread_can_be_started_any_more_the_first_commit_is_sent(
+    group: ScriptedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`atexit` calls `close`, or there are too many."""
+    begin = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        if self.name.startswith("kafka-"):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        begin(self)
+
+    consumer = GroupConsumer(group.cluster.bootstrap_servers, "a", "g")
+    assert consumer.fetch_record(WITHIN_S) is not None
+    monkeypatch.setattr(threading.Thread, "start", start)
+    consumer.close()
+    assert group.committed == {A0: 1}
+
+
 def test_a_commit_is_waited_for_until_its_timeout_and_goes_on(group: ScriptedGroup) -> None:
     gate = threading.Event()
 
