@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final
 
 from ..kafka.config.client_config import ClientConfig
 from ..kafka.config.secret import Secret, is_reference
+from ..kafka.config.security_config import takes_reference
 from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError
 from ..kafka.runtime.deadline import Deadline
 from ..kafka.runtime.retry import Backoff, retry
@@ -191,8 +192,11 @@ def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
     """The user, as far as the settings themselves do not say it: a ticket cache, a token from a provider, the
     values of files and variables. Raises the client's errors."""
     # A token of a file included, all of it: a token that names another user is easily written.
-    found = [resolve(name, value) for name, value in sorted(settings.items()) if is_reference(value)]
     security = client.security
+    given = [
+        (one.metadata["property"], settings[one.name]) for one in fields(security) if one.name in settings
+    ]
+    found = [resolve(name, value) for name, value in given if takes_reference(name) and is_reference(value)]
     jaas = jaas_of(security) if security.uses_sasl else None
     options = {name: revealed(jaas, name) or "" for name in OPTIONS_WITH_REFERENCES}
     found += [

@@ -104,6 +104,30 @@ def test_another_ticket_is_another_user(
     assert found == ["t1", "t2", "t1"]
 
 
+def test_a_keytab_may_be_named_as_a_url(
+    cluster: Cluster, session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no reference, and its content no text."""
+    assert session.is_dir()
+    monkeypatch.setattr(kerberos, "log_in", lambda *_: ("alice@A", 3600.0))
+    (tmp_path / "alice.keytab").write_bytes(b"\x05\x02\xff")
+    given = {name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name}
+    given |= {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.principal": "alice@A"}
+    given |= {"kafka.sasl.kerberos.keytab": f"file:{tmp_path}/alice.keytab"}
+    assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t1"
+
+
+def test_a_reference_may_read_all_public_authorities(cluster: Cluster, session: Path, tmp_path: Path) -> None:
+    assert session.is_dir()
+    (tmp_path / "ca.pem").write_text("A" * 200_000)
+    given = {name: text for name, text in SCRAM.items() if "truststore" not in name}
+    given |= {"kafka.ssl.truststore.certificates": f"file:{tmp_path}/ca.pem"}
+    assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t1"
+    given["kafka.ssl.truststore.certificates"] = f"file:{tmp_path}/none.pem"
+    with pytest.raises(ConfigError, match=r"^ssl\.truststore\.certificates: .* can't be read"):
+        shared_login(client(given), parsed(given), ask=False)
+
+
 @pytest.mark.parametrize("setting", ["ssl.keystore.location", "ssl.certificate.location", "ssl.key.location"])
 def test_another_client_certificate_at_the_same_place_is_another_user(
     cluster: Cluster, session: Path, tmp_path: Path, setting: str
