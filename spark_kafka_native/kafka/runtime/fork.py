@@ -8,6 +8,7 @@ thread, so that no call has to check in which process it runs.
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - as logging
 import contextlib
 import logging  # noqa: F401 - before `register_at_fork`: no fork waits with its lock, which an import may need
 import os

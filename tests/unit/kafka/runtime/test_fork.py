@@ -230,13 +230,14 @@ def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         assert holds_in_forked_child(lambda: True)
 
 
-LOGGING = """
+LATER_HOOK = """
 import os
 import sys
 import threading
 sys.path[:0] = {paths!r}
 from spark_kafka_native.kafka.runtime import fork
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 fork._MAX_WAIT_S = 600
 entered, forks = threading.Event(), threading.Event()
@@ -245,7 +246,7 @@ def work():
     with fork.no_fork():
         entered.set()
         forks.wait()
-        logging.getLogger("a module that is imported")
+        {imported}
 
 os.register_at_fork(before=forks.set)
 threading.Thread(target=work, daemon=True).start()
@@ -256,9 +257,10 @@ os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-def test_a_fork_does_not_hold_the_lock_of_logging_as_it_waits() -> None:
+@pytest.mark.parametrize("imported", ['logging.getLogger("x")', "ThreadPoolExecutor(1).submit(int).result()"])
+def test_a_fork_does_not_hold_a_lock_of_the_standard_library_as_it_waits(imported: str) -> None:
     """The import that it waits for may need it, and neither would end."""
-    script = LOGGING.format(paths=[str(Path(__file__).parents[4])])
+    script = LATER_HOOK.format(paths=[str(Path(__file__).parents[4])], imported=imported)
     assert subprocess.run([sys.executable, "-W", "ignore", "-c", script], timeout=120).returncode == 0
 
 
