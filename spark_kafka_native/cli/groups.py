@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..kafka.error_code import ErrorCode
-from ..kafka.errors import BrokerError, KafkaError
+from ..kafka.errors import BrokerError, KafkaError, SecurityError
 from ..spark.write.commit_markers import is_marker
 from .options import add_connection_options, add_json_option, connect, wrong_usage
 from .output import act_on_each, note, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.admin.admin import Admin
+    from ..kafka.admin.groups import PartitionLag
     from ..kafka.model import OffsetToCommit, TopicPartition
 
 _STATES = (
@@ -153,16 +154,13 @@ def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
             if not arguments.names and any(is_marker(one) for one in admin.group_offsets(name).values()):
                 continue
             lag = admin.group_lag(name)
+        except SecurityError:
+            raise  # each further login with a wrong password may lock the account
         except KafkaError as error:
             problems.append(error)
             continue
         problems += [at.error for at in lag.values() if at.error is not None]
-        for tp, at in lag.items():
-            if at.end_offset is not None and at.committed_offset > at.end_offset:
-                note(
-                    f"warning: group {name} has committed {at.committed_offset} for {tp}, which ends at "
-                    f"{at.end_offset}: records were lost, or the topic was created again"
-                )
+        _warn_of_lost(name, lag)
         rows += [
             {
                 "group": name,
@@ -182,6 +180,15 @@ def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
+def _warn_of_lost(name: str, lag: Mapping[TopicPartition, PartitionLag]) -> None:
+    for tp, at in lag.items():
+        if at.end_offset is not None and at.committed_offset > at.end_offset:
+            note(
+                f"warning: group {name} has committed {at.committed_offset} for {tp}, which ends at "
+                f"{at.end_offset}: records were lost, or the topic was created again"
+            )
+
+
 def _members(admin: Admin, arguments: argparse.Namespace) -> int:
     """Print a row for each member of these groups."""
     rows: list[dict[str, Any]] = []
@@ -189,6 +196,8 @@ def _members(admin: Admin, arguments: argparse.Namespace) -> int:
     for name in _names(admin, arguments):
         try:
             described = admin.describe_groups([name])[name]
+        except SecurityError:
+            raise
         except KafkaError as error:
             note(f"warning: {error}")
             # A streams group, or one that was just deleted, is only a failure where it was named.

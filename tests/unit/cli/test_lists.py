@@ -13,6 +13,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 from spark_kafka_native.cli.cluster_moment import look_at_cluster
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import Admin, BrokerError, TopicPartition, TransactionalProducer
+from spark_kafka_native.kafka.errors import AuthenticationError
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -415,3 +416,23 @@ def test_users_that_are_named_are_asked_for(broker: MockBroker, names: list[str]
     assert main(["users", "list", *names, "-b", broker.bootstrap_servers]) == 0
     [request] = broker.asked("DescribeUserScramCredentials")
     assert request.fields["users"] == [{"name": name} for name in names]
+
+
+@pytest.mark.parametrize(("how", "call"), [("--lag", "group_lag"), ("--members", "describe_groups")])
+def test_a_login_that_is_refused_meanwhile_is_not_tried_for_each_group(
+    broker: MockBroker,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    call: str,
+) -> None:
+    asked = list[object]()
+
+    def refuse(_: Admin, *named: object) -> None:
+        asked.extend(named)
+        raise AuthenticationError("the password has changed")
+
+    monkeypatch.setattr(Admin, call, refuse)
+    assert main(["groups", "one", "two", how, "-b", broker.bootstrap_servers]) == 1
+    assert len(asked) == 1
+    assert "AuthenticationError: the password has changed" in capsys.readouterr().err
