@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar
 
-from ..kafka.config.client_config import ClientConfig, ConsumerConfig, configs_from
-from ..kafka.config.properties import Properties
+from ..kafka.config.client_config import ClientConfig, ConsumerConfig, SecurityConfig, configs_from
+from ..kafka.config.properties import Properties, all_names
 from ..kafka.error_code import ErrorCode
 from ..kafka.errors import BrokerError, ConfigError, KafkaError
 from ..kafka.model import TopicPartition
@@ -146,11 +146,10 @@ def all_properties(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.bootstrap is not None:
         replaced.append((_SERVERS, arguments.bootstrap))
     for name, text in replaced:
-        if name in (_SERVERS, _SERVERS_ALIAS):
-            properties.pop(_SERVERS_ALIAS, None)
-            properties[_SERVERS] = text
-        else:
-            properties[name] = text
+        javas, *aliases = all_names(name, _all_configs())
+        for alias in aliases:
+            properties.pop(alias, None)
+        properties[javas] = text
     return properties
 
 
@@ -167,14 +166,19 @@ def _environment_file() -> Path | None:
     return _path(name) if name else None
 
 
-def _file_properties(file: Path, source: str) -> dict[str, str]:
-    # Late: most commands read no file.
+def _all_configs() -> Iterator[type[Properties]]:
+    yield from (ClientConfig, SecurityConfig, ConsumerConfig)
+    # Late: most commands read no file, and are given properties of those above.
     from ..kafka.config.client_config import ProducerConfig, TransactionConfig
     from ..kafka.group.group_config import GroupConfig
-    from ..kafka.security.config_providers import read_properties
 
-    configs = (ClientConfig, ConsumerConfig, GroupConfig, ProducerConfig, TransactionConfig)
-    known = frozenset[str]().union(*(config.property_names() for config in configs))
+    yield from (GroupConfig, ProducerConfig, TransactionConfig)
+
+
+def _file_properties(file: Path, source: str) -> dict[str, str]:
+    from ..kafka.security.config_providers import read_properties  # late: most commands read no file
+
+    known = frozenset[str]().union(*(config.property_names() for config in _all_configs()))
     try:
         return read_properties(file.read_bytes(), lambda name: name in known or is_of_format(name))
     except OSError as error:

@@ -8,7 +8,7 @@ import enum
 import operator
 import os
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from numbers import Number
 from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -125,6 +125,12 @@ def _names(f: Field[Any]) -> tuple[str, ...]:
     """The property of a field and its aliases; none for a field that no property sets."""
     name = f.metadata.get("property")
     return () if name is None else (name, *f.metadata["aliases"])
+
+
+def all_names(name: str, configs: Iterable[type[Properties]]) -> tuple[str, ...]:
+    """The names of the property that ``name`` sets in one of ``configs``, Java's first; else ``name``."""
+    fields_of_all = (f for config in configs for f in fields(config))
+    return next((names for f in fields_of_all if name in (names := _names(f))), (name,))
 
 
 def _text_of(name: str, value: object) -> object:

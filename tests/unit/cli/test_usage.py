@@ -222,6 +222,25 @@ def test_options_and_their_file_take_precedence_over_the_environment(
         options.given_properties(given())
 
 
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [
+        ("sasl.mechanism", "sasl.mechanisms"),
+        ("ssl.truststore.location", "ssl.ca.location"),
+        ("ssl.keystore.key", "ssl.key.pem"),
+        ("linger.ms", "queue.buffering.max.ms"),
+    ],
+)
+def test_an_option_takes_precedence_over_the_other_name_in_the_file(
+    tmp_path: Path, name: str, alias: str
+) -> None:
+    file = tmp_path / "client.properties"
+    for in_file, as_option in ((name, alias), (alias, name), (alias, alias)):
+        file.write_text(f"bootstrap.servers=a:1\n{in_file}=of the file\n")
+        found = options.all_properties(given(config=file, properties=[(as_option, "typed")]))
+        assert found == {"bootstrap.servers": "a:1", name: "typed"}
+
+
 def test_settings_of_formats_and_registries_are_not_the_connections(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("registry.url=https://r\nvalue.timeZone=UTC\nkey.serializer=x\n")
