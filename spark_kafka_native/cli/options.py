@@ -49,7 +49,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--config", type=_path, metavar="FILE",
-        help="a .properties file as Kafka's own tools take it; a value may be env:NAME or file:/path; "
+        help="a .properties file as Kafka's own tools take it; a secret may be env:NAME or file:/path; "
         f"default: ${_CONFIG_FILE}",
     )  # fmt: skip
     group.add_argument(
@@ -180,9 +180,11 @@ def _file_properties(file: Path, source: str) -> dict[str, str]:
 
     known = frozenset[str]().union(*(config.property_names() for config in _all_configs()))
     try:
-        return read_properties(file.read_bytes(), lambda name: name in known or is_of_format(name))
+        found = read_properties(file.read_bytes(), lambda name: name in known or is_of_format(name))
     except OSError as error:
         raise ConfigError(f"{source}: {file} can't be read: {error.strerror}") from None
+    # Those that Java needs for ${env:NAME} have no effect here.
+    return {name: text for name, text in found.items() if not f"{name}.".startswith("config.providers.")}
 
 
 def _path(text: str) -> Path:

@@ -192,6 +192,20 @@ def test_variables_of_a_file_are_read_for_properties_that_a_command_knows(
     assert [found[name] for name in names] == ["v", "v", "v", "env:V", "env:V"]
 
 
+def test_what_java_needs_for_variables_of_a_file_causes_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    provider = "config.providers.env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    file.write_text(f"bootstrap.servers=a:1\nconfig.providers=env\n{provider}\nclient.id=${{env:V}}\n")
+    monkeypatch.setenv("V", "v")
+    assert options.client_config(given(config=file)).client_id == "v"
+    assert capsys.readouterr().err == ""
+    file.write_text("bootstrap.servers=a:1\nconfig.provider=env\n")
+    options.client_config(given(config=file))
+    assert "unknown property 'config.provider'" in capsys.readouterr().err
+
+
 def test_options_and_their_file_take_precedence_over_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
