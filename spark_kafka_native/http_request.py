@@ -17,7 +17,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -32,10 +32,10 @@ _OF_METADATA: Final = frozenset(
     )
 )
 """Of AWS (two), Google, Alibaba and Azure, which are not link-local."""
-_IPV4_AT_THE_END: Final = tuple(
-    map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
-)
-"""NAT64 (RFC 6052, 8215), and IPv4-compatible and IPv4-translated addresses (RFC 4291, 2765)."""
+_IPV4_AT_THE_END: Final = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
+"""NAT64 (RFC 6052), and IPv4-compatible and IPv4-translated addresses (RFC 4291, 2765)."""
+_LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
+"""RFC 8215: with prefixes of 48, 56, 64 or 96 bits."""
 
 
 class RequestError(Exception):
@@ -183,8 +183,7 @@ class _Cuttable:
 def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
     failure: OSError | None = None
     for i, (family, kind, protocol, _, target) in enumerate(addresses):
-        address = _effective_address(str(target[0]))
-        if (address.is_link_local or address in _OF_METADATA) and os.environ.get(_ALLOWED_URLS) is None:
+        if _may_have_metadata(str(target[0])) and os.environ.get(_ALLOWED_URLS) is None:
             raise ForbiddenAddressError(
                 f"{host} is a link-local address, or one of a cloud's metadata; such a URL must be among "
                 f"{_ALLOWED_URLS}"
@@ -202,14 +201,21 @@ def _connect(host: str, addresses: list[Any], until: float) -> socket.socket:
     raise failure or OSError("no address")
 
 
-def _effective_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IPv4 address in an IPv6 address that has one in it; any other address itself."""
+def _may_have_metadata(text: str) -> bool:
+    return any(one.is_link_local or one in _OF_METADATA for one in _effective_addresses(text))
+
+
+def _effective_addresses(text: str) -> Sequence[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The IPv4 addresses that an IPv6 address may have in it; any other address itself."""
     address = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(address, ipaddress.IPv4Address):
-        return address
+        return [address]
+    if address in _LOCAL_NAT64:
+        packed = address.packed[:8] + address.packed[9:]  # byte 8 is not part of the address (RFC 6052)
+        return [ipaddress.IPv4Address(packed[at : at + 4]) for at in (6, 7, 8, 11)]
     if any(address in network for network in _IPV4_AT_THE_END):
-        return ipaddress.IPv4Address(address.packed[-4:])
-    return address.ipv4_mapped or address.sixtofour or address
+        return [ipaddress.IPv4Address(address.packed[-4:])]
+    return [address.ipv4_mapped or address.sixtofour or address]
 
 
 def _resolve(host: str, port: int, until: float) -> list[Any]:

@@ -55,6 +55,9 @@ def dripping(head: bytes, tls: ssl.SSLContext | None = None) -> Iterator[int]:
         "64:ff9b::a9fe:a9fe",
         "2002:a9fe:a9fe::1",
         "64:ff9b:1::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9:fe00::",
+        "64:ff9b:1:a9:fe:a9fe::",
+        "64:ff9b:1:0:a9:fea9:fe00:0",
         "::ffff:0:a9fe:a9fe",
         "fd00:ec2::254",
         "fd00:ec2::23",
@@ -66,6 +69,21 @@ def dripping(head: bytes, tls: ssl.SSLContext | None = None) -> Iterator[int]:
 def test_the_metadata_of_a_cloud_is_not_asked_in_any_dress(address: str) -> None:
     target = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, 443, 0, 0))
     with pytest.raises(ForbiddenAddressError, match="example is a link-local address, or one of a cloud"):
+        send(
+            "http://example", GET, None, time.monotonic() + 60, max_body_bytes=9, resolve=lambda *_: [target]
+        )
+
+
+@pytest.mark.parametrize(
+    "address", ["64:ff9b:1::808:808", "64:ff9b:1:808:8:800::", "64:ff9b::808:808", "fd00::1"]
+)
+def test_another_address_is_asked(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    def connect(*_: object) -> None:
+        raise OSError(111, "refused")
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    target = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", (address, 443, 0, 0))
+    with pytest.raises(RequestError, match="refused"):
         send(
             "http://example", GET, None, time.monotonic() + 60, max_body_bytes=9, resolve=lambda *_: [target]
         )
