@@ -171,8 +171,9 @@ static inline const uint8_t *read_number(const uint8_t *p, const uint8_t *end, N
         is_negative = p < end && *p == '-';
         p += p < end && (*p == '-' || *p == '+');
         start = p;
+        /* Counted up to where no digits of a payload, of 2^31 bytes at most, can make up for it. */
         for (; is_digit(p, end); p++)
-            exponent = exponent < 100000 ? exponent * 10 + (*p - '0') : exponent;
+            exponent = exponent < 10000000000 ? exponent * 10 + (*p - '0') : exponent;
         if (p == start)
             return NULL;
         number->exponent += is_negative ? -exponent : exponent;

@@ -283,6 +283,14 @@ def test_doubles_are_exact(reader: Reader) -> None:
     assert len(unsure) < len(texts) // 20
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_zeros_around_the_point_are_as_many_as_the_exponent_or_not(reader: Reader, kind: pa.DataType) -> None:
+    zeros = b"0" * 99_999
+    parts = [(b"0.%s1", b"1000000"), (b"10%s", b"-1000000"), (b"0.%s1", b"100000"), (b"10%s", b"-100000")]
+    payloads: list[bytes | None] = [b'{"a":%se%s}' % (digits % zeros, exponent) for digits, exponent in parts]
+    assert read(reader, payloads, a=kind) == ([None, None, {"a": 1.0}, {"a": 1.0}], [0, 1])
+
+
 def test_each_day_of_odd_years_and_none_that_does_not_exist(reader: Reader) -> None:
     texts = [
         f"{year:04}-{month:02}-{day:02}"
