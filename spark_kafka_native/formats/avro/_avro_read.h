@@ -15,6 +15,8 @@ enum { BAD_END = 1, BAD_LEFT_OVER, BAD_VARINT, BAD_LENGTH, BAD_UTF8, BAD_BOOL, B
        BAD_COUNT, BAD_EXPANSION, BAD_RANGE, BAD_UNKNOWN_SYMBOL, BAD_RESOLUTION, BAD_BLOCK, BAD_KEY_TWICE };
 enum { AS_INTEGER, AS_FLOAT, AS_DOUBLE, AS_TIME_MICROS, AS_TIME_NANOS };
 
+#define MAX_STEPS 16 /* in the table of a map's keys, for each key; two are usual */
+
 typedef struct {
     int32_t op, target, child, count, a, b;
 } Node;
@@ -227,10 +229,43 @@ static uint64_t hash_bytes(const uint8_t *p, int64_t size)
     return hash ^ hash >> 29;
 }
 
-/* Whether two of the keys from `first` on are the same. */
+typedef struct {
+    const uint8_t *bytes;
+    int64_t size;
+} Key;
+
+static int compare_keys(const void *one, const void *other)
+{
+    const Key *a = one, *b = other;
+    if (a->size != b->size)
+        return a->size < b->size ? -1 : 1;
+    return memcmp(a->bytes, b->bytes, (size_t)a->size);
+}
+
+/* As `key_twice`, by sorting. */
+static int key_twice_in_order(const Builder *keys, int64_t first)
+{
+    const int64_t count = keys->length - first;
+    Key *sorted = malloc((size_t)count * sizeof(Key));
+    int found = 0;
+    if (!sorted)
+        return NO_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t *edges = keys->offsets + first + i;
+        sorted[i] = (Key){keys->data + edges[0], edges[1] - edges[0]};
+    }
+    qsort(sorted, (size_t)count, sizeof(Key), compare_keys);
+    for (int64_t i = 1; i < count && !found; i++)
+        found = !compare_keys(sorted + i - 1, sorted + i);
+    free(sorted);
+    return found ? BAD_KEY_TWICE : 0;
+}
+
+/* Whether two of the keys from `first` on are the same. The hash is no secret: keys may be chosen to meet in one slot,
+   so the steps to free slots are limited. */
 static int key_twice(const Builder *keys, int64_t first)
 {
-    int64_t count = keys->length - first, slots = 16, i;
+    int64_t count = keys->length - first, slots = 16, steps = MAX_STEPS * count, i;
     int32_t *table, small[64];
     int found = 0;
     if (count < 2)
@@ -241,10 +276,10 @@ static int key_twice(const Builder *keys, int64_t first)
     if (!table)
         return NO_MEMORY;
     memset(table, 0xFF, (size_t)slots * 4);
-    for (i = 0; i < count && !found; i++) {
+    for (i = 0; i < count && !found && steps >= 0; i++) {
         const int32_t *mine = keys->offsets + first + i;
         int64_t size = mine[1] - mine[0], slot = (int64_t)(hash_bytes(keys->data + mine[0], size) & (slots - 1));
-        for (; table[slot] >= 0 && !found; slot = (slot + 1) & (slots - 1)) {
+        for (; table[slot] >= 0 && !found; slot = (slot + 1) & (slots - 1), steps--) {
             const int32_t *other = keys->offsets + first + table[slot];
             found = other[1] - other[0] == size && !memcmp(keys->data + other[0], keys->data + mine[0], (size_t)size);
         }
@@ -252,7 +287,7 @@ static int key_twice(const Builder *keys, int64_t first)
     }
     if (table != small)
         free(table);
-    return found ? BAD_KEY_TWICE : 0;
+    return found ? BAD_KEY_TWICE : steps < 0 ? key_twice_in_order(keys, first) : 0;
 }
 
 /* Arrays, and maps: blocks of `count` items, in a block of negative count with the size of the block in bytes.

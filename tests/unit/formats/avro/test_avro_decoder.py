@@ -1,6 +1,7 @@
 """Avro's payloads: values under one schema or two, and payloads that are bad."""
 
 import datetime as dt
+import itertools
 import json
 from decimal import Decimal
 from types import SimpleNamespace
@@ -458,6 +459,35 @@ def test_keys_of_a_map_differ_however_many_there_are(kernel: AvroKernel, count: 
     assert set(decoded.bad.reasons) == {decoded.bad.reasons[0]}
     assert "a key twice" in decoded.bad.reasons[0]
     assert decoded.array.to_pylist()[-1] == [(key, 1) for key in keys]
+
+
+def slot_of(key: str, slots: int) -> int:
+    """In the compiled kernel's table of keys."""
+    value = 0xCBF29CE484222325
+    for byte in key.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return (value ^ value >> 29) % slots
+
+
+@pytest.mark.parametrize(("count", "slots"), [(32, 64), (60, 128), (100, 256)])
+def test_keys_that_meet_in_one_slot_are_compared_as_others(
+    kernel: AvroKernel, count: int, slots: int
+) -> None:
+    """Of a hash that is known, keys can be chosen so; in a table they would cost quadratic time. So the
+    compiled kernel sorts them when it has looked at too many slots: here of 60 and of 100 keys, not of 32."""
+    schema = {"type": "map", "values": "int"}
+    drawn = (f"{i:x}" for i in itertools.count())
+    keys = [*itertools.islice((key for key in drawn if slot_of(key, slots) == 0), count)]
+    payload = write(schema, dict.fromkeys(keys, 1))
+    again = [
+        payload[:-1] + b"\x02" + varint(len(key)) + key.encode() + b"\x04\0"
+        for key in (keys[0], keys[-2], keys[-1])
+    ]
+    decoded = decode(kernel, [payload, *again, payload], schema)
+    assert decoded.bad.rows == (1, 2, 3)
+    assert set(decoded.bad.reasons) == {decoded.bad.reasons[0]}
+    assert "a key twice" in decoded.bad.reasons[0]
+    assert [one and len(one) for one in decoded.array.to_pylist()] == [count, None, None, None, count]
 
 
 @pytest.mark.parametrize(
