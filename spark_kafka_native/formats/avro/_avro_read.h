@@ -291,14 +291,14 @@ static int key_twice(const Builder *keys, int64_t first)
 }
 
 /* Arrays, and maps: blocks of `count` items, in a block of negative count with the size of the block in bytes.
-   `a` is the least number of bytes of an item. */
+   `a` is the least number of bytes of an item; of none, each pays for all values that it may have. */
 static int read_items(Reading *r, const Node *node, const uint8_t **p, const uint8_t *end)
 {
     int bad, width = node->op == R_MAP ? 2 : 1;
     const int32_t *parts = r->links + node->child;
     Builder *b = node->target < 0 ? NULL : &r->builders[node->target];
     Builder *items = b ? &r->builders[r->links[b->child]] : NULL;
-    int64_t first = items ? items->length : 0;
+    int64_t first = items ? items->length : 0, weight = items ? items->weight : 1;
     for (;;) {
         int64_t count, size = -1;
         const uint8_t *start;
@@ -313,10 +313,10 @@ static int read_items(Reading *r, const Node *node, const uint8_t **p, const uin
             if ((bad = read_length(p, end, &size)))
                 return bad;
         }
-        if (node->a ? count > (end - *p) / node->a : count > r->credit)
+        if (node->a ? count > (end - *p) / node->a : count > r->credit / weight)
             return node->a ? BAD_COUNT : BAD_EXPANSION;
         if (!node->a)
-            r->credit -= count;
+            r->credit -= count * weight;
         for (start = *p; count; count--)
             for (int i = 0; i < width; i++)
                 if ((bad = read_value(r, parts[i], p, end)))

@@ -295,21 +295,21 @@ class _Reading:
         items = self.builders[self.builders[target].parts[0]] if target >= 0 else None
         first = 0 if items is None else items.length
         while (count := self.number(10)) != 0:
-            self._block(step, count)
+            self._block(step, count, items)
         if items is None:
             return
         if len(step.links) == 2 and len(set(items.values[first:])) < items.length - first:
             raise _BadError(BadPayload.KEY_TWICE)
         self.put(target, b"")
 
-    def _block(self, step: _Step, count: int) -> None:
+    def _block(self, step: _Step, count: int, items: _Builder | None) -> None:
         size = None
         if count == -(1 << 63):
             raise _BadError(BadPayload.COUNT)
         if count < 0:
             count, size = -count, self.counted()
         if not step.a:
-            self.spend(count)
+            self.spend(count * (items.weight if items is not None else 1))
         elif count > (self.end - self.at) // step.a:
             raise _BadError(BadPayload.COUNT)
         start = self.at

@@ -750,6 +750,18 @@ def test_the_bytes_of_a_payload_allow_no_other_to_grow(kernel: AvroKernel) -> No
     assert [len(one or ()) for one in decoded.array.to_pylist()] == [*[7_000] * 3, *[0] * 21, 7_000]
 
 
+@pytest.mark.parametrize("names", [[], [f"f{i}" for i in range(100)]], ids=["missing", "null"])
+def test_elements_without_bytes_pay_for_all_their_values(kernel: AvroKernel, names: list[str]) -> None:
+    """Three bytes and 102 columns allow 7,576 values, which are 75 records of 100 fields."""
+    written = {"type": "array", "items": record(*[(name, "null") for name in names])}
+    fields = [{"name": f"f{i}", "type": ["null", "long"], "default": None} for i in range(100)]
+    payloads: list[bytes | None] = [varint(75) + b"\0", varint(76) + b"\0", varint(1 << 62) + b"\0"]
+    decoded = decode(kernel, payloads, written, {"type": "array", "items": record(*fields)})
+    assert decoded.bad.rows == (1, 2)
+    assert "very much larger than its bytes" in decoded.bad.reasons[0]
+    assert decoded.array.to_pylist()[0] == [{f"f{i}": None for i in range(100)}] * 75
+
+
 def test_a_nullable_record_of_many_fields_may_be_null(kernel: AvroKernel) -> None:
     many = record(*[(f"f{i}", "double") for i in range(300)], name="Many")
     written = {"type": "array", "items": ["null", many]}
