@@ -32,27 +32,28 @@ typedef struct {
     int32_t failed; /* the step */
 } Writing;
 
-static inline uint8_t *claim(Writing *w, int64_t size)
+/* Room for `size` more bytes, at `place`. */
+static inline int claim(Writing *w, int64_t size, uint8_t **place)
 {
-    uint8_t *place;
     if (w->size + size > INT32_MAX)
-        return NULL;
+        return TOO_LARGE;
     if (w->size + size > w->room) {
         int64_t room = 2 * w->room + size + 4096;
         if (resize(&w->out, room))
-            return NULL;
+            return NO_MEMORY;
         w->room = room;
     }
-    place = w->out + w->size;
+    *place = w->out + w->size;
     w->size += size;
-    return place;
+    return 0;
 }
 
 static inline int put_number(Writing *w, int64_t value)
 {
-    uint8_t *place = claim(w, 10);
-    if (!place)
-        return NO_MEMORY;
+    uint8_t *place;
+    int failed = claim(w, 10, &place);
+    if (failed)
+        return failed;
     w->size -= 10 - (write_varint(place, value) - place);
     return 0;
 }
@@ -60,11 +61,11 @@ static inline int put_number(Writing *w, int64_t value)
 static inline int put_copy(Writing *w, const uint8_t *from, int64_t size)
 {
     uint8_t *place;
+    int failed;
     if (!size)
         return 0; /* there may be no memory yet */
-    place = claim(w, size);
-    if (!place)
-        return NO_MEMORY;
+    if ((failed = claim(w, size, &place)))
+        return failed;
     memcpy(place, from, (size_t)size);
     return 0;
 }
@@ -113,22 +114,21 @@ static inline int put_decimal_of(Writing *w, const Step *step, const uint8_t *fr
 {
     uint8_t bytes[32], fill = from[width - 1] & 0x80 ? 0xFF : 0;
     int64_t used = width, size = step->a;
-    int i;
+    int i, failed;
     uint8_t *place;
     for (i = 0; i < width; i++)
         bytes[i] = from[width - 1 - i];
     while (used > 1 && bytes[width - used] == fill && (bytes[width + 1 - used] & 0x80) == (fill & 0x80))
         used--;
     if (size < 0) {
-        if (put_number(w, used))
-            return NO_MEMORY;
+        if ((failed = put_number(w, used)))
+            return failed;
         size = used;
     }
     if (used > size)
         return BAD_DIGITS;
-    place = claim(w, size);
-    if (!place)
-        return NO_MEMORY;
+    if ((failed = claim(w, size, &place)))
+        return failed;
     memset(place, fill, (size_t)(size - used));
     memcpy(place + size - used, bytes + width - used, (size_t)used);
     return 0;
@@ -140,10 +140,11 @@ static int write_items(Writing *w, const Step *step, int64_t row)
 {
     const Column *c = &w->columns[step->column];
     int64_t from, to, item;
+    int failed;
     if (!edges(c, row, c->data_size, &from, &to))
         return BAD_COLUMN;
-    if (from < to && put_number(w, to - from))
-        return NO_MEMORY;
+    if (from < to && (failed = put_number(w, to - from)))
+        return failed;
     for (item = from; item < to; item++)
         for (int32_t i = 0; i < step->count; i++) {
             int bad = write_value(w, w->links[step->child + i], item);
@@ -172,10 +173,11 @@ static int write_members(Writing *w, const Step *step, int64_t row)
 /* `a`: the branch of null in a union, -1 if null is not allowed; `b`: the branch of the value, -1 if no union. */
 static int write_optional(Writing *w, const Step *step, int64_t row)
 {
+    int failed;
     if (is_null(&w->columns[step->column], row))
         return step->a < 0 ? BAD_NULL : put_number(w, step->a);
-    if (step->b >= 0 && put_number(w, step->b))
-        return NO_MEMORY;
+    if (step->b >= 0 && (failed = put_number(w, step->b)))
+        return failed;
     return write_value(w, w->links[step->child], row);
 }
 
@@ -183,12 +185,13 @@ static int write_block(Writing *w, const Step *step, int64_t row)
 {
     const Column *c = &w->columns[step->column];
     int64_t from, to;
+    int failed;
     if (!edges(c, row, c->data_size, &from, &to))
         return BAD_COLUMN;
     if (step->op == W_FIXED && to - from != step->a)
         return BAD_SIZE;
-    if (step->op == W_BYTES && put_number(w, to - from))
-        return NO_MEMORY;
+    if (step->op == W_BYTES && (failed = put_number(w, to - from)))
+        return failed;
     return put_copy(w, c->data + from, to - from);
 }
 
@@ -232,7 +235,7 @@ static int write_step(Writing *w, const Step *step, int64_t row)
     return 0; /* W_NOTHING */
 }
 
-/* Returns 0, why the row can't be written (> 0), or NO_MEMORY. */
+/* Returns 0, why the row can't be written (> 0), or NO_MEMORY or TOO_LARGE. */
 static int write_value(Writing *w, int32_t at, int64_t row)
 {
     int bad = write_step(w, &w->steps[at], row);

@@ -119,12 +119,12 @@ static PyObject *give_columns(Builder *builders, int64_t count, const Bad *bad, 
                    : NULL;
 }
 
-static int raise_for(int failed)
+static int raise_for(int failed, const char *too_large)
 {
     if (failed == NO_MEMORY)
         PyErr_NoMemory();
     else if (failed == TOO_LARGE)
-        PyErr_SetString(PyExc_OverflowError, "a column has more than 2 GiB");
+        PyErr_SetString(PyExc_OverflowError, too_large);
     return failed ? -1 : 0;
 }
 
@@ -183,7 +183,7 @@ static PyObject *decode(PyObject *self, PyObject *args)
     Py_BEGIN_ALLOW_THREADS
     failed = read_rows(&r, &in, builder_count, &bad, &bad_count);
     Py_END_ALLOW_THREADS
-    if (!raise_for(failed))
+    if (!raise_for(failed, "a column has more than 2 GiB"))
         result = give_columns(r.builders, builder_count, bad, bad_count);
 done:
     for (i = 0; r.builders && i < builder_count; i++) {
@@ -282,7 +282,7 @@ static PyObject *encode(PyObject *self, PyObject *args)
     }
     Py_END_ALLOW_THREADS
     if (failed < 0)
-        PyErr_SetString(PyExc_OverflowError, "the rows have more than 2 GiB as Avro");
+        raise_for(failed, "the rows have more than 2 GiB as Avro");
     else if (failed)
         result = Py_BuildValue("Lii", (long long)row, failed, w.failed);
     else

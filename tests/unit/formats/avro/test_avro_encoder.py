@@ -2,7 +2,13 @@
 
 import datetime as dt
 import json
+import mmap
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -276,6 +282,40 @@ def test_offsets_that_go_backwards_or_leave_the_data_are_refused(
     with pytest.raises(EncodeError, match="has offsets that leave its data") as caught:
         encode(kernel, column, schema)
     assert caught.value.row == row
+
+
+def one_of_zeros(size: int) -> pa.Array:
+    """A value that takes no memory, as no page of it is written."""
+    edges = np.array([0, size], np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(edges), pa.py_buffer(mmap.mmap(-1, size))]
+    )
+
+
+@contextmanager
+def memory_left(size: int) -> Iterator[None]:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+def test_a_lack_of_memory_is_one(kernel: AvroKernel) -> None:
+    rows = one_of_zeros(1 << 30)
+    with pytest.raises(MemoryError), memory_left(1 << 28):
+        encode(kernel, rows, "bytes")
+
+
+def test_rows_of_more_than_arrow_has_place_for_are_too_large() -> None:
+    found = load_compiled()
+    if found is None:
+        pytest.skip("there is no C compiler")
+    with pytest.raises(OverflowError, match="more than 2 GiB as Avro"):
+        encode(found, one_of_zeros(2**31 - 1), "bytes")
 
 
 def test_of_several_rows_that_do_not_fit_the_first_one_is_named_with_its_own_field(
