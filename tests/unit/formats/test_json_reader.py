@@ -375,6 +375,7 @@ def test_timestamps_in_a_zone_by_name_are_not_for_it() -> None:
 
 
 def test_the_environment_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_KAFKA_NATIVE_KERNEL", raising=False)
     assert choose_reader() is not None
     monkeypatch.setenv("SPARK_KAFKA_NATIVE_KERNEL", "numpy")
     assert choose_reader() is None

@@ -301,6 +301,7 @@ def test_an_encoder_leaves_nulls_out_and_json_texts_does_not() -> None:
 
 
 def test_the_environment_chooses_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_KAFKA_NATIVE_KERNEL", raising=False)
     assert type(choose_writer()) is (ArrowWriter if COMPILED is None else CompiledWriter)
     monkeypatch.setenv("SPARK_KAFKA_NATIVE_KERNEL", "numpy")
     assert type(choose_writer()) is ArrowWriter
