@@ -80,9 +80,4 @@ static inline uint8_t *write_varint(uint8_t *p, int64_t value)
     return p;
 }
 
-static int add_overflows(int64_t a, int64_t b)
-{
-    return b > 0 ? a > INT64_MAX - b : a < INT64_MIN - b;
-}
-
 #endif

@@ -19,6 +19,11 @@ typedef struct {
     int32_t *key_length, *value_length, *headers_count;
 } Scanned;
 
+static int add_overflows(int64_t a, int64_t b)
+{
+    return b > 0 ? a > INT64_MAX - b : a < INT64_MIN - b;
+}
+
 /* Read a length and skip as many bytes; `start` and `length` return their position. */
 static inline const uint8_t *read_span(
     const uint8_t *p, const uint8_t *end, int64_t least, const uint8_t **start, int64_t *length)
