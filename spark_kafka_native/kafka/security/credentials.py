@@ -19,17 +19,28 @@ OPTIONS_WITH_REFERENCES: Final = ("username", "password", "clientId", "clientSec
 """The options of ``sasl.jaas.config`` that may be references themselves."""
 
 
+_INCOMPLETE: Final = "the token endpoint needs a client id and a client secret; see docs/security.md"
+
+
 def client_credentials(security: SecurityConfig) -> tuple[str, Secret, str | None]:
     """Client id, client secret and scope for a token endpoint."""
     jaas = jaas_of(security)
-    client_id = security.client_id or revealed(jaas, "clientId")
+    client_id, scope = client_of(security, jaas)
     client_secret = security.client_secret or option(jaas, "clientSecret")
-    if client_id is None or client_secret is None:
-        raise ConfigError("the token endpoint needs a client id and a client secret; see docs/security.md")
+    if client_secret is None:
+        raise ConfigError(_INCOMPLETE)
+    name = "sasl.oauthbearer.client.credentials.client.secret"
+    return client_id, Secret(resolve(name, client_secret)), scope
+
+
+def client_of(security: SecurityConfig, jaas: JaasConfig | None) -> tuple[str, str | None]:
+    """Client id and scope for a token endpoint: those of the tokens, also after the secret was rotated."""
+    client_id = security.client_id or revealed(jaas, "clientId")
+    if client_id is None:
+        raise ConfigError(_INCOMPLETE)
     scope = security.scope or revealed(jaas, "scope")
     return (
         resolve("sasl.oauthbearer.client.credentials.client.id", client_id),
-        Secret(resolve("sasl.oauthbearer.client.credentials.client.secret", client_secret)),
         resolve("sasl.oauthbearer.scope", scope) if scope else None,
     )
 

@@ -29,7 +29,7 @@ from ..runtime.background import Lookups
 from ..runtime.deadline import Deadline
 from ..runtime.fork import in_forked_child, no_fork
 from .config_providers import check_module, resolve
-from .credentials import client_credentials, jaas_of, revealed, seconds, unsecured_token
+from .credentials import client_credentials, client_of, jaas_of, revealed, seconds, unsecured_token
 
 TokenProvider = Callable[[], "str | tuple[str, int]"]
 """Returns a token, or a token and its expiry in milliseconds since 1970."""
@@ -217,8 +217,8 @@ class _Key(NamedTuple):
     """The settings alone are not enough: their references may read another user's credentials by now."""
 
     security: SecurityConfig
-    credentials: bytes
-    """A digest of those that the references read."""
+    user: bytes
+    """A digest of what the references read of the user: see `_user`."""
 
 
 _registered: dict[str, TokenProvider] = {}
@@ -248,11 +248,14 @@ def current_token(security: SecurityConfig, deadline: Deadline) -> Secret:
     key = _key(security)
     source = _sources.get(key)
     if source is None:
-        source = _sources.setdefault(key, TokenSource(_fetcher(security), name=_name(security)))
-        of_other_credentials = [other for other in _keys_of(security) if other != key]
-        for old in (*of_other_credentials, *list(_sources)[:-MAX_SOURCES]):
+        source = _sources.setdefault(key, TokenSource(_fetcher(security, key.user), name=_name(security)))
+        for old in list(_sources)[:-MAX_SOURCES]:
             _sources.pop(old, None)
-    return source.token(deadline)
+    token = source.token(deadline)
+    for other in _keys_of(security):  # not before: the references may read the former user's again
+        if other != key:
+            _sources.pop(other, None)
+    return token
 
 
 def forget_token(security: SecurityConfig) -> None:
@@ -266,18 +269,25 @@ def _keys_of(security: SecurityConfig) -> list[_Key]:
 
 
 def _key(security: SecurityConfig) -> _Key:
-    """Raises `ConfigError` if the credentials can't be read, unless a token of former ones is known."""
+    """Raises `ConfigError` if the user can't be read, unless tokens of one are known."""
     try:
-        jaas = security.jaas_config
-        found = ["" if jaas is None else resolve("sasl.jaas.config", jaas)]
-        if security.token_endpoint_url is not None:
-            client_id, client_secret, scope = client_credentials(security)
-            found += [client_id, client_secret.reveal(), scope or ""]
+        return _Key(security, _user(security))
     except ConfigError:
-        for known in _keys_of(security):
-            return known
-        raise
-    return _Key(security, hashlib.blake2b(json.dumps(found).encode(), key=_DIGEST_KEY).digest())
+        known = _keys_of(security)
+        if len(known) != 1:
+            raise
+        return known[0]
+
+
+def _user(security: SecurityConfig) -> bytes:
+    if security.token_provider is None and security.token_endpoint_url is not None:
+        return _digest(*client_of(security, jaas_of(security)))
+    jaas = security.jaas_config
+    return _digest(None if jaas is None else resolve("sasl.jaas.config", jaas))
+
+
+def _digest(*parts: str | None) -> bytes:
+    return hashlib.blake2b(json.dumps(parts).encode(), key=_DIGEST_KEY).digest()
 
 
 def _name(security: SecurityConfig) -> str:
@@ -286,7 +296,9 @@ def _name(security: SecurityConfig) -> str:
     return "sasl.jaas.config" if security.token_endpoint_url is None else "the token endpoint"
 
 
-def _fetcher(security: SecurityConfig) -> Callable[[Deadline], tuple[str, float | None]]:
+def _fetcher(
+    security: SecurityConfig, user: bytes | None = None
+) -> Callable[[Deadline], tuple[str, float | None]]:
     given, provider, url = security.token, security.token_provider, security.token_endpoint_url
     if given is not None:
         return lambda _deadline: (resolve("sasl.oauthbearer.token", given).strip(), None)
@@ -300,6 +312,8 @@ def _fetcher(security: SecurityConfig) -> Callable[[Deadline], tuple[str, float 
             from .oidc import ClientCredentials, fetch_token  # late: it imports http.client
 
         client_id, client_secret, scope = client_credentials(security)
+        if user not in (None, _digest(client_id, scope)):
+            raise NetworkError("OAUTHBEARER: the references read another client id by now: connect again")
         credentials = ClientCredentials(
             url=url,
             client_id=client_id,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import ssl
 import threading
@@ -132,10 +133,8 @@ def test_a_token_is_kept_as_long_as_its_endpoint_says(
     assert (found, len(endpoint.asked)) == (["abc"] * 3, asked)
 
 
-@pytest.mark.parametrize(
-    "changed", ["client.credentials.client.id", "client.credentials.client.secret", "scope"]
-)
-def test_no_token_of_other_credentials_is_used(
+@pytest.mark.parametrize("changed", ["client.credentials.client.id", "scope"])
+def test_no_token_of_another_user_is_used(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     """The reference is the same, and may read those of another user by now."""
@@ -153,6 +152,57 @@ def test_no_token_of_other_credentials_is_used(
     tokens.forget_token(config)
     with pytest.raises(ConfigError, match="CHANGED is not set"):
         current_token(config, Deadline.after_ms(60_000))
+
+
+def test_a_secret_that_was_rotated_costs_no_token_that_is_valid(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its endpoint may not take it yet, and would be asked by each connection."""
+    given = endpoint.properties | {"sasl.oauthbearer.client.credentials.client.secret": "env:SECRET"}
+    config = SecurityConfig.from_properties(given)
+    endpoint.answer = lambda: answer({"access_token": "abc", "expires_in": 300})
+    for secret in ("before", "after"):
+        monkeypatch.setenv("SECRET", secret)
+        assert current_token(config, Deadline.after_ms(60_000)).reveal() == "abc"
+    assert len(endpoint.asked) == 1
+
+
+def test_a_user_without_a_token_yet_costs_the_former_one_none(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = endpoint.properties | {"sasl.oauthbearer.client.credentials.client.id": "env:CID"}
+    config = SecurityConfig.from_properties(given)
+    monkeypatch.setenv("CID", "alice")
+    endpoint.answer = lambda: answer({"access_token": "alice", "expires_in": 300})
+    assert current_token(config, Deadline.after_ms(60_000)).reveal() == "alice"
+    monkeypatch.setenv("CID", "bob")
+    endpoint.answer = lambda: answer({"error": "invalid_client"}, status="401 Unauthorized")
+    with pytest.raises(AuthenticationError):
+        current_token(config, Deadline.after_ms(60_000))
+    monkeypatch.setenv("CID", "alice")
+    assert current_token(config, Deadline.after_ms(60_000)).reveal() == "alice"
+
+
+def test_a_token_is_not_kept_for_the_user_that_was_read_before_it_was_fetched(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = endpoint.properties | {"sasl.oauthbearer.client.credentials.client.id": "env:CID"}
+    config = SecurityConfig.from_properties(given)
+    endpoint.answer = lambda: answer({"access_token": os.environ["CID"], "expires_in": 300})
+    monkeypatch.setenv("CID", "alice")
+    read = tokens.client_credentials
+
+    def read_late(security: SecurityConfig) -> Any:
+        monkeypatch.setenv("CID", "bob")
+        return read(security)
+
+    monkeypatch.setattr(tokens, "client_credentials", read_late)
+    with pytest.raises(NetworkError, match="another client id by now"):
+        current_token(config, Deadline.after_ms(60_000))
+    assert current_token(config, Deadline.after_ms(60_000)).reveal() == "bob"
+    monkeypatch.setenv("CID", "alice")
+    monkeypatch.setattr(tokens, "client_credentials", read)
+    assert current_token(config, Deadline.after_ms(60_000)).reveal() == "alice"
 
 
 @pytest.mark.parametrize(("timeout_ms", "limit_s"), [(3_600_000, 10), (2_000, 2)])
