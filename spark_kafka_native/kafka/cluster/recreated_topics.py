@@ -115,6 +115,8 @@ def _ask_broker(router: Router, node_id: int, topics: Collection[str], deadline:
         topics=[MetadataRequestTopic(name=name) for name in topics], allow_auto_topic_creation=False
     )
     response = router.send_to(node_id, request, deadline)
+    if not response.brokers:
+        raise NetworkError(f"broker {node_id}, just started, names no brokers yet, and maybe no topics")
     return {
         topic.name: topic.topic_id
         for topic in response.topics

@@ -113,6 +113,12 @@ class Router:
         """
         self._deleted.expect(topics)
 
+    def note_deleted(self, topics: Iterable[str]) -> None:
+        """A full wait for ``topics``, which existed, has ended without them. Other operations do not wait for
+        them while they are unknown.
+        """
+        self._deleted.add(topics)
+
     def metadata(
         self,
         topics: Collection[str] | None = None,

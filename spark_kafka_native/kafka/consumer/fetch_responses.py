@@ -134,9 +134,7 @@ def apply_failure(state: PartitionState, error: KafkaError, now: float, rules: F
         state.break_off(error)
         return
     if code in GONE:
-        limit_ms = (
-            retry_policy.NEW_TOPIC_WAIT_MS if state.topic_id is None else retry_policy.KNOWN_TOPIC_WAIT_MS
-        )
+        limit_ms = retry_policy.KNOWN_TOPIC_WAIT_MS if state.existed else retry_policy.NEW_TOPIC_WAIT_MS
         if state.progress.seconds_like(error, now) > limit_ms / 1000:
             state.break_off(error)
             return
@@ -166,11 +164,11 @@ def apply_leader(state: PartitionState, found: Leader | KafkaError, now: float, 
 
 
 def _recreated(state: PartitionState, leader: Leader) -> KafkaError | None:
-    if None in (state.topic_id, leader.topic_id) or leader.topic_id == state.topic_id:
+    seen = state.other_ids(leader.topic_id)
+    if seen == 0:
         return None
-    error = BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {state.where}")
-    if state.progress.failures_like(error) < RECREATED_AFTER:
-        return error
+    if seen <= RECREATED_AFTER:
+        return BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {state.where}")
     return TopicRecreatedError(state.topic_partition.topic, str(state.topic_id), str(leader.topic_id))
 
 

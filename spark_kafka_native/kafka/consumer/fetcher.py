@@ -54,7 +54,7 @@ from .fetched_records import (
     decode_group,
     group_small_sets,
 )
-from .partition_state import ENDLESS, PartitionState, probes_first
+from .partition_state import ENDLESS, UNKNOWN, PartitionState, probes_first
 
 MAX_WAIT_MS = 1_000
 """A wait ends after this at the latest, to check timeouts."""
@@ -319,7 +319,10 @@ class FetchRun:
         return woken or (deadline is not None and deadline.expired)
 
     def _raise_broken(self) -> None:
-        for error in self.broken().values():
+        for tp, error in self.broken().items():
+            is_deleted = isinstance(error, BrokerError) and error.error_code in UNKNOWN
+            if is_deleted and self._states[tp].existed:
+                self._router.note_deleted([tp.topic])
             raise error
 
     def _apply_outcomes(self, outcomes: Collection[Outcome]) -> None:

@@ -20,13 +20,18 @@ MIN_FETCH_BYTES = 64 * 1024
 """No fetch asks for less, however few records are left: an estimate that is too low costs a round trip."""
 ENDLESS = (1 << 63) - 1
 """The ``until_offset`` of a partition that is read without an end."""
-GONE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
+UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+GONE = (*UNKNOWN, ErrorCode.INCONSISTENT_TOPIC_ID)
 """The topic is deleted, or the broker that answers does not know it yet."""
+
+
+class _FormerLeaderError(BrokerError):
+    """The metadata name a leader of before: the error of this client, not that of a broker."""
 
 
 def _kind(error: KafkaError | None) -> object:
     """Equal for failures that have the same cause."""
-    if not isinstance(error, BrokerError):
+    if type(error) is not BrokerError:
         return type(error)
     return GONE if error.error_code in GONE else error.error_code
 
@@ -174,6 +179,11 @@ class PartitionBroker:
         self._refusals = 0
 
     @property
+    def was_led(self) -> bool:
+        """True if the partition has had a leader."""
+        return self._newest is not None
+
+    @property
     def node_id(self) -> int | None:
         """The broker to send requests to; None while it is not known."""
         if self.leader is None:
@@ -236,7 +246,6 @@ class FetchProgress:
     """For how long one partition has made no progress, and why: failures in a row, and time spent waiting."""
 
     __slots__ = (
-        "_alike",
         "_alike_since",
         "_waited",
         "_waiting_since",
@@ -249,8 +258,7 @@ class FetchProgress:
 
     def __init__(self) -> None:
         self.failures = 0
-        self._alike = 0
-        self._alike_since = 0.0
+        self._alike_since: float | None = None
         self.retry_at = 0.0
         self.last_failure: KafkaError | None = None
         self.at_end_since: float | None = None
@@ -281,23 +289,27 @@ class FetchProgress:
 
     def fail(self, error: KafkaError, now: float, delay_s: float) -> None:
         """Try again ``delay_s`` from now."""
-        if not self.failures_like(error):
-            self._alike, self._alike_since = 0, now
-        self._alike += 1
+        if self._like_since(error) is None:
+            self._alike_since = now
         self.start_waiting(now)
         self.failures += 1
         self.retry_at = now + delay_s
         self.last_failure = error
 
-    def failures_like(self, error: KafkaError) -> int:
-        """How many failures in a row, up to the last one, are like ``error``. An outage before them does not
-        count: the brokers that come back may lag behind.
-        """
-        return self._alike if self.failures and _kind(self.last_failure) == _kind(error) else 0
-
     def seconds_like(self, error: KafkaError, now: float) -> float:
-        """Seconds since the first of the failures in a row that are like ``error``."""
-        return now - self._alike_since if self.failures_like(error) else 0.0
+        """Seconds since the first of the failures in a row, up to the last one, that are like ``error``. An
+        outage before them does not count: the brokers that come back may lag behind.
+        """
+        since = self._like_since(error)
+        return 0.0 if since is None else now - since
+
+    def forget_streak(self) -> None:
+        """The next failure is in a row with none before."""
+        self._alike_since = None
+
+    def _like_since(self, error: KafkaError) -> float | None:
+        is_like = self.failures > 0 and _kind(self.last_failure) == _kind(error)
+        return self._alike_since if is_like else None
 
     def pace(self, until: float) -> None:
         """Nothing is wrong, but a request before ``until`` would be pointless."""
@@ -352,6 +364,7 @@ class PartitionState:
 
     __slots__ = (
         "_bytes_per_offset",
+        "_other_ids",
         "broker",
         "error",
         "in_flight",
@@ -387,6 +400,7 @@ class PartitionState:
         """When it was served last: partitions that have waited longest come first in a request."""
         self.max_bytes = max_bytes
         self._bytes_per_offset: float | None = None
+        self._other_ids = 0
 
     def __repr__(self) -> str:
         return f"<PartitionState of {self.topic_partition} at {self.position.offset}>"
@@ -479,6 +493,19 @@ class PartitionState:
         self.led_by(leader, now)
         self.broker.replica = None
 
+    @property
+    def existed(self) -> bool:
+        """True if the partition has been seen here, or where its offsets come from."""
+        return self.topic_id is not None or self.broker.was_led
+
+    def other_ids(self, topic_id: UUID | None) -> int:
+        """The number of answers in a row, with this one, that give another id of the topic than that of the
+        offsets. Failures in between are none of them.
+        """
+        is_other = None not in (self.topic_id, topic_id) and topic_id != self.topic_id
+        self._other_ids = self._other_ids + 1 if is_other else 0
+        return self._other_ids
+
     def refuse_leader(self, leader: Leader, now: float) -> KafkaError | None:
         """An error if records of a later leader than this one were read, as a broker that lags behind may
         name a former one; not if it is the only one that is named for long.
@@ -488,7 +515,8 @@ class PartitionState:
         if not is_same or not 0 <= leader.leader_epoch < known:
             return None
         where = f"fetching {self.where}: broker {leader.node_id} has led it in epoch {leader.leader_epoch}"
-        error = BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH, where, f"records of epoch {known} are known")
+        said = f"records of epoch {known} are known"
+        error = _FormerLeaderError(ErrorCode.LEADER_NOT_AVAILABLE, where, said)
         is_for_long = self.progress.seconds_like(error, now) > retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
         return None if is_for_long else error
 
@@ -529,6 +557,7 @@ class PartitionState:
     def try_again(self) -> None:
         """Continue at the same position after an error; the epoch of the log before it stays known."""
         self.error = None
+        self._other_ids = 0
         self.progress.reset()
 
     def pause(self, now: float) -> None:
@@ -544,6 +573,7 @@ class PartitionState:
         self.paused = False
         # A response to a request from before the pause may have failed during it.
         self.progress.forget_waiting()
+        self.progress.forget_streak()
 
 
 def probes_first(states: list[PartitionState], now: float) -> list[PartitionState]:

@@ -61,7 +61,7 @@ def bind_ranges(
     left = list(ranges)
     losses: list[Loss] = []
     refresh = False
-    router.expect({one.topic for one in left if one.topic_id is not None})
+    router.expect({one.topic for one in left})
     while True:
         left, moved = _follow_topics(router, left, refresh=refresh)
         losses += moved
@@ -85,10 +85,7 @@ def drop_deleted(
     """
     if not is_about_missing_partition(error):
         raise error
-    gone = _missing(router.metadata({one.topic for one in ranges}, refresh=True), ranges)
-    if gone and (isinstance(error, DeadlineExceededError) or len({tp.topic for tp in gone}) > 1):
-        # The error proves that one topic was missing for long, or none: a broker may not know the others yet.
-        gone = _wait_for(router, ranges)
+    gone = _wait_for(router, ranges)
     there = [one for one in ranges if one.topic_partition not in gone]
     if not gone:
         raise error
@@ -96,13 +93,20 @@ def drop_deleted(
 
 
 def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicPartition]:
-    """The partitions that are still missing after a full wait for a topic that existed."""
+    """The partitions that all answers of a full wait for topics that existed lack. An error is about one
+    partition, and a single answer may be that of a broker that does not know the others yet. There is no wait
+    for topics that the router has waited for before (see `RetryPolicy`).
+    """
+    missing = {one.topic_partition for one in ranges}
 
     def look() -> None:
-        for one in _missing(router.snapshot, ranges):
-            router.snapshot.partition(one)
+        now = router.snapshot
+        missing.intersection_update(_missing(now, ranges))
+        for one in missing:
+            now.partition(one)
 
     topics = {one.topic for one in ranges}
+    router.metadata(topics, refresh=True)
     with contextlib.suppress(BrokerError):
         router.retry(
             look,
@@ -110,7 +114,7 @@ def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicP
             deadline=Deadline.after_ms(2 * retry_policy.KNOWN_TOPIC_WAIT_MS),
             topics=topics,
         )
-    return _missing(router.snapshot, ranges)
+    return frozenset(missing)
 
 
 def bind(planned: OffsetRange, now: LogsNow) -> Binding:

@@ -229,3 +229,13 @@ def test_a_caller_may_have_waits_of_its_own(monkeypatch, own):
     config = ClientConfig(bootstrap_servers=("a:1",), retry_backoff_ms=500, retry_backoff_max_ms=9_000)
     assert find_recreated(Router(config), {"t": uuid4()}, refresh=True, backoff=own) == {}
     assert used == [own or Backoff(first_ms=500, max_ms=9_000)]
+
+
+def test_a_leader_that_names_no_brokers_yet_confirms_nothing(cluster, router):
+    expected = {"t": cluster.topic_ids["t"]}
+    router.metadata(expected)
+    cluster.topic_ids["t"] = uuid4()
+    for node_id in (1, 2, 3):
+        answer = replace(cluster.metadata(MetadataRequest(topics=[]), 12), brokers=[], topics=[])
+        cluster[node_id].push(MetadataRequest, cluster.metadata, answer)
+    assert find_recreated(router, expected, refresh=True) == {"t": cluster.topic_ids["t"]}

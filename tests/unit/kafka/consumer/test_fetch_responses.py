@@ -738,10 +738,12 @@ def test_an_answer_that_breaks_a_partition_off_has_nothing_to_decode() -> None:
     assert isinstance(one.error, EndOfLogError)
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_topic_that_is_gone_is_waited_for_by_whether_it_was_there(known: bool) -> None:
+@pytest.mark.parametrize("known", [None, "by its id", "by a leader"])
+def test_a_topic_that_is_gone_is_waited_for_by_whether_it_was_there(known: str | None) -> None:
     limit_s = (retry_policy.KNOWN_TOPIC_WAIT_MS if known else retry_policy.NEW_TOPIC_WAIT_MS) / 1000
-    one = state(topic_id=UUID(int=1) if known else None)
+    one = PartitionState(TP, 10, 100, 400, topic_id=UUID(int=1) if known == "by its id" else None)
+    if known == "by a leader":
+        one.broker.led_by(Leader(1, 5, None), 49.0)
     gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "x")
     apply_failure(one, gone, 50.0, RULES)
     apply_failure(one, gone, 50.0 + limit_s, RULES)
@@ -751,6 +753,24 @@ def test_a_topic_that_is_gone_is_waited_for_by_whether_it_was_there(known: bool)
 
 
 OUTAGES = (NetworkError("refused"), BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "x"))
+LAGGING = (
+    BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "x"),
+    BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH, "x"),
+)
+
+
+def test_a_pause_is_no_part_of_the_wait_for_a_topic() -> None:
+    limit_s = retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
+    one = state(topic_id=UUID(int=1))
+    gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "x")
+    apply_failure(one, gone, 50.0, RULES)
+    one.pause(51.0)
+    one.resume()
+    failures = one.progress.failures
+    apply_failure(one, gone, 51.0 + limit_s, RULES)
+    assert (one.error, one.progress.failures) == (None, failures + 1), "the backoff goes on"
+    apply_failure(one, gone, 51.1 + 2 * limit_s, RULES)
+    assert one.error is gone
 
 
 @pytest.mark.parametrize("outage", OUTAGES, ids=["no answer", "no leader"])
@@ -772,12 +792,15 @@ def test_the_wait_for_a_topic_begins_after_an_outage(outage: KafkaError) -> None
     assert one.error is by_name
 
 
-@pytest.mark.parametrize("outage", OUTAGES, ids=["no answer", "no leader"])
+@pytest.mark.parametrize("outage", [*OUTAGES, *LAGGING], ids=str)
 def test_another_topic_id_counts_by_the_answers_after_an_outage(outage: KafkaError) -> None:
     one = state(topic_id=UUID(int=1))
     former = Leader(1, 5, UUID(int=2))
     for now in range(50, 60):
         apply_failure(one, outage, now, RULES)
+    apply_leader(one, former, 60.0, RULES)
+    apply_leader(one, Leader(1, 5, UUID(int=1)), 60.1, RULES)
+    apply_failure(one, outage, 60.2, RULES)
     for now in (60.0, 61.0, 62.0):
         apply_leader(one, former, now, RULES)
         assert one.error is None
@@ -785,7 +808,7 @@ def test_another_topic_id_counts_by_the_answers_after_an_outage(outage: KafkaErr
     assert isinstance(one.error, TopicRecreatedError)
 
 
-@pytest.mark.parametrize("outage", OUTAGES, ids=["no answer", "no leader"])
+@pytest.mark.parametrize("outage", [*OUTAGES, *LAGGING], ids=str)
 def test_a_former_leader_is_refused_for_long_after_an_outage(outage: KafkaError) -> None:
     one = PartitionState(TP, 10, ENDLESS, 400, leader_epoch=5)
     former = Leader(1, 4, UUID(int=1))

@@ -1,5 +1,6 @@
 """Bounds that a task looks up: `bind` in literals, `bind_ranges` against a scripted cluster."""
 
+import time
 from dataclasses import replace
 from uuid import uuid4
 
@@ -10,7 +11,8 @@ from support.brokers.scripted_broker import properties
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.offsets import list_offsets
 from spark_kafka_native.kafka.cluster.router import Router
-from spark_kafka_native.kafka.config.client_config import ClientConfig
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
@@ -251,7 +253,7 @@ def test_partitions_that_are_gone_are_a_loss_and_the_others_are_read(cluster, ro
     assert isinstance(found.losses[0].cause, BrokerError | DeadlineExceededError)
 
 
-def test_a_partition_that_is_said_to_be_gone_at_once_is_a_loss(cluster, router, monkeypatch):
+def test_a_partition_that_is_said_to_be_gone_at_once_is_a_loss(cluster, router, monkeypatch, short_wait):
     """Not only one that was waited for in vain."""
 
     def answer(router, places, **how):
@@ -293,13 +295,56 @@ def test_a_topic_that_some_answers_lack_is_not_taken_for_deleted(cluster, router
         drop_deleted(router, ranges[:1], late)
 
 
-def test_a_planned_topic_is_waited_for_as_one_that_exists(cluster, router, monkeypatch):
+def test_a_topic_that_only_the_last_answer_lacks_is_not_taken_for_deleted(cluster, router, short_wait):
+    """The wait for another one has ended."""
+    cluster.create("u", 1)
+    other = OffsetRange(topic="u", partition=0, start=Earliest(), end=Latest())
+    list_offsets(router, {TP: OffsetAt.LATEST, TopicPartition("u", 0): OffsetAt.LATEST})
+    del cluster.topic_ids["u"]
+    began = time.monotonic()
+
+    def without_t_at_the_end(*asked):
+        answer = cluster.metadata(*asked)
+        is_late = time.monotonic() - began > 0.25
+        return _with_error(answer, "t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if is_late else answer
+
+    cluster[1].on(MetadataRequest, without_t_at_the_end)
+    missing = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+    there, loss = drop_deleted(router, [planned(Earliest(), Latest()), other], missing)
+    assert (there, loss.topic_partitions) == ([planned(Earliest(), Latest())], {TopicPartition("u", 0)})
+
+
+def test_a_topic_that_one_answer_lacks_is_not_that_of_an_error_about_another_one(cluster, router, short_wait):
+    cluster.create("u", 1)
+    ranges = [planned(Earliest(), Latest()), OffsetRange(topic="u", partition=0, start=At(0), end=At(1))]
+    list_offsets(router, {TP: OffsetAt.LATEST})
+    cluster[1].push(
+        MetadataRequest,
+        lambda *asked: _with_error(cluster.metadata(*asked), "t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    )
+    with pytest.raises(BrokerError, match="about u"):
+        drop_deleted(router, ranges, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "about u"))
+
+
+def test_a_topic_that_a_fetch_has_waited_for_is_not_waited_for_again(cluster, router, monkeypatch):
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 100)
+    topic_ids = {"t": cluster.topic_ids["t"]}
+    list_offsets(router, {TP: OffsetAt.LATEST})
+    del cluster.topic_ids["t"]
+    with pytest.raises(BrokerError, match="UNKNOWN_TOPIC") as raised:
+        list(Fetcher(router, ConsumerConfig()).fetch({TP: (20, 50)}, topic_ids=topic_ids))
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 3_600_000)
+    assert drop_deleted(router, [planned(At(20), At(50))], raised.value)[0] == []
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_planned_topic_is_waited_for_as_one_that_exists(cluster, router, monkeypatch, has_id):
     monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 0)
     gone = [
         lambda *asked: _with_error(cluster.metadata(*asked), "t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     ] * 2
     cluster[1].push(MetadataRequest, *gone)
-    topic_id = cluster.topic_ids["t"].hex
+    topic_id = cluster.topic_ids["t"].hex if has_id else None
     assert spans(bind_ranges(router, [planned(Earliest(), Latest(), topic_id=topic_id)], UNCOMMITTED)) == [
         (20, 50)
     ]

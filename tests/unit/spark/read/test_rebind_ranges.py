@@ -8,6 +8,7 @@ import pytest
 from support.brokers.planning_cluster import PlanningCluster
 from support.brokers.scripted_broker import properties
 
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -99,7 +100,8 @@ def test_the_end_of_the_log_is_that_of_the_present_leader(cluster, router, monke
     assert (spans(found), found.losses) == ([("t-0", 30, 70)], ())
 
 
-def test_partitions_that_are_gone_are_lost_and_the_others_stay_as_far_as_they_had_come(router):
+def test_partitions_that_are_gone_are_lost_and_the_others_stay_as_far_as_they_had_come(router, monkeypatch):
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 300)
     gone = TopicPartition("t", 7)
     left = [bound(T0, 30, 40), bound(gone, 0, 5)]
     found = rebind_ranges(router, left, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there"), LEVEL)
