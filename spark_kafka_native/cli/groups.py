@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..kafka.error_code import ErrorCode
-from ..kafka.errors import BrokerError, KafkaError, SecurityError
+from ..kafka.errors import AuthenticationError, BrokerError, KafkaError, SecurityError
 from ..spark.write.commit_markers import is_marker
 from .options import add_connection_options, add_json_option, connect, wrong_usage
 from .output import act_on_each, note, print_rows
@@ -154,12 +154,12 @@ def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
             if not arguments.names and any(is_marker(one) for one in admin.group_offsets(name).values()):
                 continue
             lag = admin.group_lag(name)
+            problems += _failures(lag)
         except SecurityError:
             raise  # each further login with a wrong password may lock the account
         except KafkaError as error:
             problems.append(error)
             continue
-        problems += [at.error for at in lag.values() if at.error is not None]
         _warn_of_lost(name, lag)
         rows += [
             {
@@ -178,6 +178,15 @@ def _lag(admin: Admin, arguments: argparse.Namespace) -> int:
         note(f"warning: {problem}")
     print_rows(_LAG_COLUMNS, rows, as_json=arguments.json)
     return 1 if problems else 0
+
+
+def _failures(lag: Mapping[TopicPartition, PartitionLag]) -> list[KafkaError]:
+    """Return why partitions did not answer. Raises the `AuthenticationError` of a leader."""
+    errors = [at.error for at in lag.values() if at.error is not None]
+    for error in errors:
+        if isinstance(error, AuthenticationError):
+            raise error
+    return errors
 
 
 def _warn_of_lost(name: str, lag: Mapping[TopicPartition, PartitionLag]) -> None:

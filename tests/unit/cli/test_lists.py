@@ -13,6 +13,7 @@ from support.brokers.scripted_broker import ScriptedCluster
 from spark_kafka_native.cli.cluster_moment import look_at_cluster
 from spark_kafka_native.cli.main import main
 from spark_kafka_native.kafka import Admin, BrokerError, TopicPartition, TransactionalProducer
+from spark_kafka_native.kafka.admin.groups import PartitionLag
 from spark_kafka_native.kafka.errors import AuthenticationError
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest, MetadataResponse
 from spark_kafka_native.kafka.protocol.consumer_protocol import (
@@ -435,4 +436,22 @@ def test_a_login_that_is_refused_meanwhile_is_not_tried_for_each_group(
     monkeypatch.setattr(Admin, call, refuse)
     assert main(["groups", "one", "two", how, "-b", broker.bootstrap_servers]) == 1
     assert len(asked) == 1
+    assert "AuthenticationError: the password has changed" in capsys.readouterr().err
+
+
+def test_a_login_that_one_leader_refuses_is_not_tried_for_each_group(
+    broker: MockBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    refusal = AuthenticationError("the password has changed")
+
+    def lag(_: Admin, name: str) -> dict[TopicPartition, PartitionLag]:
+        asked.append(name)
+        ends = [PartitionLag(committed_offset=1, end_offset=1)]
+        ends.append(PartitionLag(committed_offset=1, end_offset=None, error=refusal))
+        return {TopicPartition("orders", i): end for i, end in enumerate(ends)}
+
+    monkeypatch.setattr(Admin, "group_lag", lag)
+    assert main(["groups", "one", "two", "--lag", "-b", broker.bootstrap_servers]) == 1
+    assert asked == ["one"]
     assert "AuthenticationError: the password has changed" in capsys.readouterr().err
