@@ -145,12 +145,18 @@ def all_properties(arguments: argparse.Namespace) -> dict[str, str]:
     replaced += arguments.properties
     if arguments.bootstrap is not None:
         replaced.append((_SERVERS, arguments.bootstrap))
-    for name, text in replaced:
+    return _with(properties, replaced)
+
+
+def _with(properties: Mapping[str, str], typed: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return ``properties`` with ``typed``, each in place of all names that this property has."""
+    found = dict(properties)
+    for name, text in typed:
         javas, *aliases = all_names(name, _all_configs())
         for alias in aliases:
-            properties.pop(alias, None)
-        properties[javas] = text
-    return properties
+            found.pop(alias, None)
+        found[javas] = text
+    return found
 
 
 def names_a_cluster(arguments: argparse.Namespace) -> bool:
@@ -196,7 +202,7 @@ def _path(text: str) -> Path:
 def _configs(
     arguments: argparse.Namespace, own: type[Own], limits: Mapping[str, str] | None = None
 ) -> tuple[ClientConfig, Own]:
-    properties = {**given_properties(arguments), **(limits or {})}
+    properties = _with(given_properties(arguments), (limits or {}).items())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         client, config = configs_from(properties, {}, own)

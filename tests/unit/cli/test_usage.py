@@ -274,6 +274,9 @@ def test_a_timeout_that_was_typed_is_the_one_that_counts(tmp_path: Path) -> None
     assert options.given_properties(given(bootstrap="h"))[name] == "30000"
     _, config = options.producer_configs(given(bootstrap="h", config=file, timeout=5))
     assert (config.delivery_timeout_ms, config.max_block_ms) == (5_000, 5_000)
+    file.write_text("message.timeout.ms=60000\n")
+    _, config = options.producer_configs(given(bootstrap="h", config=file, timeout=5))
+    assert config.delivery_timeout_ms == 5_000
     _, config = options.producer_configs(given(bootstrap="h"))
     assert (config.delivery_timeout_ms, config.max_block_ms) == (120_000, 60_000)
 
