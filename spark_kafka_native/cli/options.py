@@ -186,11 +186,9 @@ def _file_properties(file: Path, source: str) -> dict[str, str]:
 
     known = frozenset[str]().union(*(config.property_names() for config in _all_configs()))
     try:
-        found = read_properties(file.read_bytes(), lambda name: name in known or is_of_format(name))
+        return read_properties(file.read_bytes(), lambda name: name in known or is_of_format(name))
     except OSError as error:
         raise ConfigError(f"{source}: {file} can't be read: {error.strerror}") from None
-    # Those that Java needs for ${env:NAME} have no effect here.
-    return {name: text for name, text in found.items() if not f"{name}.".startswith("config.providers.")}
 
 
 def _path(text: str) -> Path:

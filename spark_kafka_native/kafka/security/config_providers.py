@@ -38,6 +38,7 @@ _OF_PROCESSES: Final = ("/proc/", "/sys/")
 """Not regular files, and a way around `ALLOWED_VARIABLES`: /proc/self/environ."""
 _PREFIXES: Final = re.compile(r"^(kafka|key|value)\.")
 _REGISTRY: Final = "registry."
+_PROVIDERS: Final = ("config.providers.", "kafka.config.providers.")
 
 
 def read_file(name: str, path: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
@@ -84,14 +85,16 @@ def resolve(name: str, value: str | Secret) -> str:
 def read_properties(content: str | bytes, is_read: Callable[[str], bool]) -> dict[str, str]:
     """`parse_properties` of a client's file, perhaps with prefixes of options: ``${env:NAME}`` becomes the
     reference ``env:NAME`` where a setting may be one, or nothing reads it (``is_read``, given a name in lower
-    case, as it may be another program's secret); else the variable's value. Raises `ConfigError`."""
+    case, as it may be another program's secret); else the variable's value. ``config.providers``, which Java
+    needs for that, is left out with all below it. Raises `ConfigError`."""
 
     def referred(name: str, reference: str) -> str:
         own = _PREFIXES.sub("", name.lower())
         keeps = own.startswith(_REGISTRY) or takes_reference(own) or not is_read(name.lower())
         return reference if keeps else resolve(name, reference)
 
-    return parse_properties(content, referred)
+    found = parse_properties(content, referred)
+    return {name: text for name, text in found.items() if not f"{name}.".startswith(_PROVIDERS)}
 
 
 def _variable(name: str, variable: str) -> str:

@@ -271,8 +271,8 @@ def options_from_properties(path: str | os.PathLike[str]) -> dict[str, str]:
 
     The client's properties get their ``kafka.`` prefix; names that have it, options such as ``subscribe``,
     and all that begin with ``key.`` or ``value.`` (settings of a format or its registry) stay as they are;
-    (de)serializers are left out. ``${env:NAME}`` becomes the reference ``env:NAME`` where a setting may be
-    one, as a password; elsewhere the variable is read now. Raises `ConfigError`.
+    (de)serializers and ``config.providers`` are left out. ``${env:NAME}`` becomes the reference ``env:NAME``
+    where a setting may be one, as a password; elsewhere the variable is read now. Raises `ConfigError`.
     """
     # Late: `pykafka` parses times with this module and reads no files.
     from ...kafka.security.config_providers import read_file, read_properties

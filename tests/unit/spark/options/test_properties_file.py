@@ -37,6 +37,15 @@ def test_names_get_their_prefix(tmp_path: Path) -> None:
     assert options_from_properties(str(path)) == options_from_properties(path)
 
 
+@pytest.mark.parametrize("prefix", ["", "kafka."])
+def test_what_java_needs_for_variables_is_left_out(tmp_path: Path, prefix: str) -> None:
+    path = tmp_path / "client.properties"
+    provider = "env.class=org.apache.kafka.common.config.provider.EnvVarConfigProvider"
+    names = f"{prefix}config.providers=env\n{prefix}config.providers.{provider}\n"
+    path.write_text(f"{names}sasl.password=${{env:P}}\nconfig.provider=env\n")
+    assert options_from_properties(path) == {"kafka.sasl.password": "env:P", "kafka.config.provider": "env"}
+
+
 def test_variables_are_read_for_what_reads_and_writes_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
