@@ -165,12 +165,15 @@ _JKS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 def _is_pkcs12(setting: str, location: str, kind: str | None, content: bytes) -> bool:
     """By the content, where the type does not say it: Java gives PKCS12 any name. Raises `ConfigError` for a
-    format that only Java reads."""
+    format that only Java reads, and for PEM if the type is another one."""
     if content.startswith(_JKS):
         raise java_keystore(setting, location)
+    is_pkcs12 = kind != "PEM" and _PKCS12.match(content) is not None
+    if kind in ("PKCS12", "JKS") and not is_pkcs12 and b"-----BEGIN " in content:
+        name = setting.replace(".location", ".type")
+        raise ConfigError(f"{setting}: {location} is PEM, not {kind}: {name} must be PEM")
     if kind == "PKCS12" or (kind is None and location.lower().endswith((".p12", ".pfx"))):
         return True
-    is_pkcs12 = kind != "PEM" and _PKCS12.match(content) is not None
     if kind == "JKS" and not is_pkcs12:
         raise java_keystore(setting, location)
     return is_pkcs12

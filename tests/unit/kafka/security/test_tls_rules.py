@@ -445,6 +445,23 @@ def test_pkcs12_of_any_length_is_known_by_its_content(length: bytes) -> None:
         tls._is_pkcs12("ssl.keystore.location", "a.keystore", "JKS", content.replace(b"\x03", b"\x04"))
 
 
+@pytest.mark.parametrize("name", ["truststore", "keystore"])
+@pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
+def test_pem_under_another_type_is_an_error_that_names_the_type(
+    tmp_path: Path, authority: trustme.CA, name: str, kind: str
+) -> None:
+    """As with ``-X ssl.ca.location=ca.pem`` over a file for Java."""
+    location = tmp_path / "any"
+    location.write_bytes(b"# Ours\n" + authority.cert_pem.bytes())
+    given = {"security_protocol": "SSL", f"ssl_{name}_location": location, f"ssl_{name}_type": kind}
+    security = ClientConfig.from_properties(properties("a:1", **given)).security
+    with pytest.raises(ConfigError) as caught:
+        tls_context(security)
+    assert str(caught.value) == (
+        f"ssl.{name}.location: {location} is PEM, not {kind}: ssl.{name}.type must be PEM"
+    )
+
+
 @pytest.mark.parametrize("name", ["a.jks", "a.keystore"])
 @pytest.mark.parametrize("kind", [{}, {"ssl_keystore_type": "JKS", "ssl_truststore_type": "JKS"}])
 def test_a_store_that_java_names_as_it_likes_is_read_by_its_content(
