@@ -20,6 +20,7 @@ INNER = {
     "HeaderKeyError": "becomes a CorruptRecordError",
     "InputError": "the command line prints its message alone",
     "NotSentError": "inside of kafka.admin: its reason is raised",
+    "OtherTopicError": "inside of kafka.consumer: a TopicRecreatedError, once it stays",
     "NotTogetherError": "inside of formats: the payloads are read one by one",
     "UnencodableError": "a ValueError of the caller's; the command line prints its message alone",
     "TooLargeError": "inside of formats: an Arrow IPC stream that is a bad record",

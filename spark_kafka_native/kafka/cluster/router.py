@@ -46,7 +46,7 @@ from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
 from .brokers import OF_ONE_BROKER, Brokers, kind_of
 from .metadata import ClusterMetadata, leader_changes, topics_named
-from .retry_policy import DeletedTopics, FirstContacts, RetryPolicy
+from .retry_policy import DeletedTopics, FirstContacts, RetryPolicy, unknown_topics
 
 R = TypeVar("R", bound=Response)
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class Router:
         """A full wait for ``topics``, which existed, has ended without them. Other operations do not wait for
         them while they are unknown.
         """
-        self._deleted.add(topics)
+        self._deleted.add(unknown_topics(self._metadata, topics))
 
     def metadata(
         self,

@@ -31,7 +31,7 @@ from ..protocol.api.metadata import LeaderIdAndEpoch
 from ..records.batch import RecordSetEnd, end_of_batches, first_offset, refused_format
 from ..runtime.log_throttle import LogThrottle
 from ..runtime.retry import Backoff, is_retriable
-from .partition_state import GONE, PartitionState
+from .partition_state import GONE, OtherTopicError, PartitionState
 
 _THROTTLED_LOG = LogThrottle(logging.getLogger("spark_kafka_native.consumer"))
 FRAME_OVERHEAD = 64 * 1024
@@ -133,7 +133,7 @@ def apply_failure(state: PartitionState, error: KafkaError, now: float, rules: F
     if not is_retriable(error) and code not in _RETRIED and not outlived:
         state.break_off(error)
         return
-    if code in GONE:
+    if code in GONE and not isinstance(error, OtherTopicError):
         limit_ms = retry_policy.KNOWN_TOPIC_WAIT_MS if state.existed else retry_policy.NEW_TOPIC_WAIT_MS
         if state.progress.seconds_like(error, now) > limit_ms / 1000:
             state.break_off(error)
@@ -168,7 +168,7 @@ def _recreated(state: PartitionState, leader: Leader) -> KafkaError | None:
     if seen == 0:
         return None
     if seen <= RECREATED_AFTER:
-        return BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {state.where}")
+        return OtherTopicError(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {state.where}")
     return TopicRecreatedError(state.topic_partition.topic, str(state.topic_id), str(leader.topic_id))
 
 

@@ -29,6 +29,10 @@ class _FormerLeaderError(BrokerError):
     """The metadata name a leader of before: the error of this client, not that of a broker."""
 
 
+class OtherTopicError(BrokerError):
+    """The metadata give another id of the topic: the error of this client, not that of a broker."""
+
+
 def _kind(error: KafkaError | None) -> object:
     """Equal for failures that have the same cause."""
     if type(error) is not BrokerError:
@@ -247,6 +251,7 @@ class FetchProgress:
 
     __slots__ = (
         "_alike_since",
+        "_failed_at",
         "_waited",
         "_waiting_since",
         "at_end_since",
@@ -258,7 +263,7 @@ class FetchProgress:
 
     def __init__(self) -> None:
         self.failures = 0
-        self._alike_since: float | None = None
+        self._alike_since = self._failed_at = 0.0
         self.retry_at = 0.0
         self.last_failure: KafkaError | None = None
         self.at_end_since: float | None = None
@@ -289,8 +294,9 @@ class FetchProgress:
 
     def fail(self, error: KafkaError, now: float, delay_s: float) -> None:
         """Try again ``delay_s`` from now."""
-        if self._like_since(error) is None:
+        if self._like_since(error, now) is None:
             self._alike_since = now
+        self._failed_at = now
         self.start_waiting(now)
         self.failures += 1
         self.retry_at = now + delay_s
@@ -298,18 +304,16 @@ class FetchProgress:
 
     def seconds_like(self, error: KafkaError, now: float) -> float:
         """Seconds since the first of the failures in a row, up to the last one, that are like ``error``. An
-        outage before them does not count: the brokers that come back may lag behind.
+        outage before them does not count: the brokers that come back may lag behind. Nor does a long time in
+        which nothing was asked.
         """
-        since = self._like_since(error)
+        since = self._like_since(error, now)
         return 0.0 if since is None else now - since
 
-    def forget_streak(self) -> None:
-        """The next failure is in a row with none before."""
-        self._alike_since = None
-
-    def _like_since(self, error: KafkaError) -> float | None:
+    def _like_since(self, error: KafkaError, now: float) -> float | None:
         is_like = self.failures > 0 and _kind(self.last_failure) == _kind(error)
-        return self._alike_since if is_like else None
+        is_soon = now - self._failed_at < retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
+        return self._alike_since if is_like and is_soon else None
 
     def pace(self, until: float) -> None:
         """Nothing is wrong, but a request before ``until`` would be pointless."""
@@ -500,7 +504,7 @@ class PartitionState:
 
     def other_ids(self, topic_id: UUID | None) -> int:
         """The number of answers in a row, with this one, that give another id of the topic than that of the
-        offsets. Failures in between are none of them.
+        offsets. Lost answers, and those of brokers that do not know the topic, are none of them.
         """
         is_other = None not in (self.topic_id, topic_id) and topic_id != self.topic_id
         self._other_ids = self._other_ids + 1 if is_other else 0
@@ -522,6 +526,8 @@ class PartitionState:
 
     def lose_leader(self, error: KafkaError, now: float, delay_s: float) -> None:
         """Look up which broker to ask, a little later."""
+        if isinstance(error, BrokerError) and _kind(error) not in (GONE, OtherTopicError):
+            self._other_ids = 0
         self.progress.fail(error, now, delay_s)
         self.broker.lose_leader()
         self.position.rewind()
@@ -573,7 +579,6 @@ class PartitionState:
         self.paused = False
         # A response to a request from before the pause may have failed during it.
         self.progress.forget_waiting()
-        self.progress.forget_streak()
 
 
 def probes_first(states: list[PartitionState], now: float) -> list[PartitionState]:

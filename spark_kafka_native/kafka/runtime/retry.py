@@ -79,15 +79,15 @@ def retry(  # noqa: PLR0913 - time and randomness come in as arguments
         except KafkaError as error:
             failure = error
         telling = _more_telling(telling, failure, deadline)
-        if not retriable(failure) and _is_final(failure, telling):
+        if not retriable(failure):
             raise failure
         try:
             if between is not None:
                 between(failure)
         except KafkaError as error:
-            telling = _more_telling(telling, error, deadline)
-            if not retriable(error) and _is_final(error, telling):
+            if not retriable(error):
                 raise
+            telling = _more_telling(telling, error, deadline)
         delay_ms = backoff.delay_ms(attempt, uniform)
         attempt += 1
         if delay_ms >= deadline.remaining_ms:
@@ -100,12 +100,7 @@ def retry(  # noqa: PLR0913 - time and randomness come in as arguments
         sleep(delay_ms / 1000)
 
 
-def _is_final(error: KafkaError, telling: KafkaError) -> bool:
-    """False for an operation within this one that ran out of the same time: an earlier failure says why."""
-    return telling is error or not isinstance(error, DeadlineExceededError)
-
-
 def _more_telling(earlier: KafkaError | None, later: KafkaError, deadline: Deadline) -> KafkaError:
     """The failure of the two that shows the cause. An attempt that the deadline cut short does not."""
-    cut_short = deadline.expired and isinstance(later, NetworkError | DeadlineExceededError)
+    cut_short = deadline.expired and isinstance(later, NetworkError)
     return later if earlier is None or not cut_short else earlier

@@ -104,6 +104,11 @@ class TokenSource:
         self._token: Token | None = None
         self._renewal_pause = Deadline.after_ms(0)
 
+    @property
+    def has_token(self) -> bool:
+        """True once a token came, which may have expired."""
+        return self._token is not None
+
     def token(self, deadline: Deadline) -> Secret:
         """A token that remains valid for a while. Raises the error of fetching a new one, unless the present
         one is still valid.
@@ -273,7 +278,7 @@ def _key(security: SecurityConfig) -> _Key:
     try:
         return _Key(security, _user(security))
     except ConfigError:
-        known = _keys_of(security)
+        known = [key for key in _keys_of(security) if (source := _sources.get(key)) and source.has_token]
         if len(known) != 1:
             raise
         return known[0]

@@ -8,7 +8,7 @@ read twice.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 from uuid import UUID
@@ -99,21 +99,27 @@ def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicP
     """
     missing = {one.topic_partition for one in ranges}
 
-    def look() -> None:
+    def look(topics: Collection[str]) -> None:
         now = router.snapshot
         missing.intersection_update(_missing(now, ranges))
         for one in missing:
-            now.partition(one)
+            if one.topic in topics:
+                now.partition(one)
 
-    topics = {one.topic for one in ranges}
-    router.metadata(topics, refresh=True)
-    with contextlib.suppress(BrokerError):
-        router.retry(
-            look,
-            what=f"looking for {topics_named(topics)}",
-            deadline=Deadline.after_ms(2 * retry_policy.KNOWN_TOPIC_WAIT_MS),
-            topics=topics,
-        )
+    def wait(topics: Collection[str]) -> None:
+        router.metadata(topics, refresh=True)
+        with contextlib.suppress(BrokerError):
+            router.retry(
+                lambda: look(topics),
+                what=f"looking for {topics_named(topics)}",
+                deadline=Deadline.after_ms(2 * retry_policy.KNOWN_TOPIC_WAIT_MS),
+                topics=topics,
+            )
+
+    wait({one.topic for one in ranges})
+    # Topics that were waited for before end the wait for all: a partition of another one may only be new.
+    for topic in {one.topic for one in missing}:
+        wait({topic})
     return frozenset(missing)
 
 

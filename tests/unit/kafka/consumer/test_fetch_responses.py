@@ -563,8 +563,9 @@ def test_a_leader_before_that_of_the_records_that_were_read_is_looked_up_again(
         is_believed, None, int(not is_believed),
     )  # fmt: skip
     if not is_believed:
-        apply_leader(one, found, 80.0, RULES)
-        assert one.broker.leader is None
+        for now in (60.0, 80.0):
+            apply_leader(one, found, now, RULES)
+            assert one.broker.leader is None
         apply_leader(one, found, 80.1, RULES)  # no other one is named: the epoch may be wrong
         assert one.broker.leader == found
 
@@ -745,9 +746,9 @@ def test_a_topic_that_is_gone_is_waited_for_by_whether_it_was_there(known: str |
     if known == "by a leader":
         one.broker.led_by(Leader(1, 5, None), 49.0)
     gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "x")
-    apply_failure(one, gone, 50.0, RULES)
-    apply_failure(one, gone, 50.0 + limit_s, RULES)
-    assert one.error is None
+    for now in (50.0, 51.0, 50.0 + limit_s):
+        apply_failure(one, gone, now, RULES)
+        assert one.error is None
     apply_failure(one, gone, 50.1 + limit_s, RULES)
     assert one.error is gone
 
@@ -759,17 +760,29 @@ LAGGING = (
 )
 
 
-def test_a_pause_is_no_part_of_the_wait_for_a_topic() -> None:
+def test_time_without_answers_is_no_part_of_the_wait_for_a_topic() -> None:
+    """As it is paused, or the broker is over its quota."""
     limit_s = retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
     one = state(topic_id=UUID(int=1))
     gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "x")
     apply_failure(one, gone, 50.0, RULES)
     one.pause(51.0)
     one.resume()
-    failures = one.progress.failures
-    apply_failure(one, gone, 51.0 + limit_s, RULES)
-    assert (one.error, one.progress.failures) == (None, failures + 1), "the backoff goes on"
-    apply_failure(one, gone, 51.1 + 2 * limit_s, RULES)
+    began = 50.0 + limit_s
+    for now in (began, began + 1, began + limit_s):
+        apply_failure(one, gone, now, RULES)
+        assert one.error is None
+    apply_failure(one, gone, began + limit_s + 0.1, RULES)
+    assert one.error is gone
+
+
+def test_short_pauses_do_not_hide_that_a_topic_is_gone() -> None:
+    one = state(topic_id=UUID(int=1))
+    gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "x")
+    for now in range(50, 82):
+        apply_failure(one, gone, now, RULES)
+        one.pause(now)
+        one.resume()
     assert one.error is gone
 
 
@@ -783,9 +796,11 @@ def test_the_wait_for_a_topic_begins_after_an_outage(outage: KafkaError) -> None
     for _ in range(2):
         apply_failure(one, by_id, began, RULES)
         apply_failure(one, outage, began + 1, RULES)
+        apply_failure(one, outage, began + limit_s, RULES)
         began += limit_s + 1
         apply_failure(one, by_name, began, RULES)
         assert one.error is None
+    apply_failure(one, by_name, began + 2, RULES)
     apply_failure(one, by_id, began + limit_s, RULES)
     assert one.error is None
     apply_failure(one, by_name, began + limit_s + 0.1, RULES)
@@ -810,14 +825,34 @@ def test_another_topic_id_counts_by_the_answers_after_an_outage(outage: KafkaErr
 
 @pytest.mark.parametrize("outage", [*OUTAGES, *LAGGING], ids=str)
 def test_a_former_leader_is_refused_for_long_after_an_outage(outage: KafkaError) -> None:
-    one = PartitionState(TP, 10, ENDLESS, 400, leader_epoch=5)
+    one = PartitionState(TP, 10, ENDLESS, 400, UUID(int=1), leader_epoch=5)
     former = Leader(1, 4, UUID(int=1))
     apply_failure(one, outage, 50.0, RULES)
-    for now in (90.0, 120.0):
+    apply_failure(one, outage, 70.0, RULES)
+    for now in (90.0, 100.0, 120.0):
         apply_leader(one, former, now, RULES)
         assert one.broker.leader is None
     apply_leader(one, former, 120.1, RULES)
     assert one.broker.leader == former
+
+
+def test_a_topic_that_is_recreated_as_the_wait_for_it_ends_is_a_recreated_one() -> None:
+    one = state(topic_id=UUID(int=1))
+    for now in range(50, 80):
+        apply_failure(one, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "x"), now, RULES)
+    for now in range(80, 84):
+        assert one.error is None
+        apply_leader(one, Leader(1, 0, UUID(int=2)), now, RULES)
+    assert isinstance(one.error, TopicRecreatedError)
+
+
+def test_another_topic_id_of_a_broker_that_lags_does_not_count_beside_that_of_the_topic() -> None:
+    """An answer without a leader is one of a broker that knows the topic."""
+    one = state(topic_id=UUID(int=1))
+    for now in range(50, 60):
+        apply_leader(one, Leader(1, 0, UUID(int=2)), now, RULES)
+        apply_leader(one, BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "x"), now, RULES)
+    assert one.error is None
 
 
 def test_an_answer_tells_which_topic_the_offsets_are_of() -> None:

@@ -192,30 +192,6 @@ def test_an_attempt_cut_short_by_the_deadline_does_not_hide_the_reason(cut_short
     assert caught.value.__cause__ is reason
 
 
-@pytest.mark.parametrize("at", ["an attempt", "what is done between"])
-def test_an_operation_within_that_runs_out_of_the_same_time_does_not_hide_the_reason(at: str) -> None:
-    clock = Clock()
-    reason = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "partition t-0")
-    left = [reason]
-
-    def run_out() -> str:
-        clock.now = 10.0
-        raise DeadlineExceededError("asking for metadata did not succeed in time")
-
-    def operation() -> str:
-        if at == "an attempt" and not left:
-            return run_out()
-        left.clear()
-        raise reason
-
-    with pytest.raises(DeadlineExceededError, match=r"^the work .*UNKNOWN_TOPIC_OR_PARTITION") as caught:
-        run(operation, clock, between=(lambda _: run_out()) if at != "an attempt" else None)
-    assert caught.value.__cause__ is reason
-    clock = Clock()
-    with pytest.raises(DeadlineExceededError, match=r"^asking for metadata"):
-        run(run_out, clock)
-
-
 def test_an_attempt_that_took_all_the_time_is_the_reason_if_it_is_the_first() -> None:
     clock = Clock()
 

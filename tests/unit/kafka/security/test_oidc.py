@@ -179,6 +179,8 @@ def test_a_user_without_a_token_yet_costs_the_former_one_none(
     endpoint.answer = lambda: answer({"error": "invalid_client"}, status="401 Unauthorized")
     with pytest.raises(AuthenticationError):
         current_token(config, Deadline.after_ms(60_000))
+    monkeypatch.delenv("CID")
+    assert current_token(config, Deadline.after_ms(60_000)).reveal() == "alice"
     monkeypatch.setenv("CID", "alice")
     assert current_token(config, Deadline.after_ms(60_000)).reveal() == "alice"
 

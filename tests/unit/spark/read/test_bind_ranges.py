@@ -326,6 +326,34 @@ def test_a_topic_that_one_answer_lacks_is_not_that_of_an_error_about_another_one
         drop_deleted(router, ranges, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "about u"))
 
 
+def test_a_partition_that_is_new_is_not_taken_for_deleted_beside_a_topic_that_was_waited_for(
+    cluster, router, monkeypatch
+):
+    """The broker that answers may not know of the added partitions yet."""
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 3_600_000)
+    cluster.create("u", 1)
+    other = TopicPartition("u", 0)
+    list_offsets(router, {TP: OffsetAt.LATEST, other: OffsetAt.LATEST})
+    del cluster.topic_ids["u"]
+    router.refresh(["u"], router.deadline())
+    router.note_deleted(["t", "u"])
+    cluster[1].push(MetadataRequest, *[lambda *asked: _with_one_partition(cluster.metadata(*asked), "t")] * 3)
+    ranges = [
+        planned(Earliest(), Latest(), partition=1),
+        OffsetRange(topic="u", partition=0, start=At(0), end=At(1)),
+    ]
+    there, loss = drop_deleted(router, ranges, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there"))
+    assert (there, loss.topic_partitions) == (ranges[:1], {other})
+
+
+def _with_one_partition(response, name):
+    topics = [
+        replace(topic, partitions=topic.partitions[:1]) if topic.name == name else topic
+        for topic in response.topics
+    ]
+    return replace(response, topics=topics)
+
+
 def test_a_topic_that_a_fetch_has_waited_for_is_not_waited_for_again(cluster, router, monkeypatch):
     monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 100)
     topic_ids = {"t": cluster.topic_ids["t"]}
