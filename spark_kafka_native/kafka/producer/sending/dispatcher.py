@@ -25,7 +25,7 @@ does not wake us: look again then."""
 
 
 class Dispatcher:
-    """Called by the sender's thread. It owns nothing but its limits."""
+    """Called by the sender's thread. It owns the turns of the partitions, and nothing else."""
 
     def __init__(
         self,
@@ -42,6 +42,9 @@ class Dispatcher:
         self._lookups = lookups
         self._spilling = spilling
         self._timer = timer
+        self._requests = 0
+        self._last_request: dict[PartitionQueue, int] = {}
+        """The number of the last request that had a batch of this partition."""
 
     def prepare(self, topic: str, now: float) -> None:
         """Look up what the first batch of ``topic`` will need, while its caller still encodes it."""
@@ -134,8 +137,9 @@ class Dispatcher:
         while broker.has_room(max_in_flight):
             batches: list[Batch] = []
             size = 0
-            # The longest wait first: a busy partition that fills each request would let others expire.
-            for queue in sorted(queues, key=PartitionQueue.waits_since):
+            # In turn: a busy partition that fills each request would let others expire. Not by waiting time:
+            # that is longest in its backlog.
+            for queue in sorted(queues, key=lambda queue: self._last_request.get(queue, 0)):
                 step = self._next_batch(queue, broker.node_id, now)
                 if isinstance(step, GiveUp):
                     given_up.append(step)
@@ -187,6 +191,9 @@ class Dispatcher:
                 self._queues.of(batch.topic_partition).not_sent(batch)
             self._lookups.unreachable(broker, error)
             return False
+        self._requests += 1
+        for batch in batches:
+            self._last_request[self._queues.of(batch.topic_partition)] = self._requests
         return True
 
 

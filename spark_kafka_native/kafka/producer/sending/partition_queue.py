@@ -229,10 +229,6 @@ class PartitionQueue:
             return None
         return self._not_before
 
-    def waits_since(self) -> float:
-        """Monotonic seconds from which the first batch could have been sent (again); infinite without one."""
-        return max(self._waiting[0].sending.since, self._not_before) if self._waiting else math.inf
-
     # What the sender asks for.
 
     def add(self, batch: Batch) -> None:

@@ -219,14 +219,15 @@ class OneBroker:
 
 
 def test_a_busy_partition_does_not_fill_each_request():
-    """The batches of another one expired, although its leader took records all the time."""
+    """The batches of another one expired, although its leader took records all the time. Those of the busy
+    one have always waited for longer."""
     half, one = SendingHalf(), OneBroker()
     half.queues.producer_id.received(ProducerIdentity(7, 0))
     one.connections.max_in_flight = 1
     busy, waiting = [batch(order) for order in range(3)], batch(1)
     one.connections.max_bytes = 2 * len(busy[0].data) - 1
     waiting.topic_partition = TopicPartition("t", 1)
-    for since, each in enumerate([busy[0], waiting, *busy[1:]]):
+    for since, each in enumerate([*busy, waiting]):
         each.sending.since = float(since)
         half.queues.add(each)
     lookups = SimpleNamespace(unsure=())
