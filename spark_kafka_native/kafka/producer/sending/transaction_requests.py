@@ -251,7 +251,7 @@ def init_producer_id(
     and its open transaction aborted; with it, only if that producer is not fenced itself (KIP-360).
 
     Raises `ConfigError` for a transaction timeout over the broker's maximum, `TransactionFatalError`, and the
-    errors of ``check``, which is called before each attempt.
+    errors of ``check``, which is called before each attempt and before its request is sent.
     """
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
@@ -444,12 +444,15 @@ def _ask(  # noqa: PLR0913 - of a helper that all of them share
     check: Callable[[], None] | None = None,
 ) -> T:
     """``read`` of the coordinator's answer; ``lost`` gets each failure after which the request may have been
-    applied. ``check`` is called before each attempt."""
+    applied. ``check`` is called before each attempt and before its request is sent."""
 
     def attempt() -> T:
         if check is not None:
             check()
         try:
+            if check is not None:  # finding the coordinator and connecting to it may take long
+                router.connection(find_coordinator(router, key, deadline), deadline)
+                check()
             response = ask_coordinator(router, key, request, deadline, at_most=at_most)
         except BrokerError as error:  # of the look-up of the coordinator
             if not lost and judge_answer(type(request), error.error_code) is Meaning.ABORTABLE:

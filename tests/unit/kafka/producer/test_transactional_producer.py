@@ -537,6 +537,37 @@ def test_a_begin_under_way_ends_with_its_producer(cluster: TransactionCluster) -
     assert not cluster.held
 
 
+@pytest.mark.parametrize("late_request", [FindCoordinatorRequest, ApiVersionsRequest])
+def test_a_begin_under_way_on_a_router_of_the_caller_ends_with_its_producer(
+    late_request: type[Any],
+) -> None:
+    """It goes on then: looking for the coordinator and connecting to it may take longer than the close."""
+    asked, gate = threading.Event(), threading.Event()
+    with TransactionCluster(brokers=2) as cluster, ThreadPoolExecutor(1) as other:
+        answer = cluster._find if late_request is FindCoordinatorRequest else cluster._versions
+
+        def late(request: Any, version: int) -> Any:
+            asked.set()
+            gate.wait(60)
+            return answer(request, version)
+
+        # The one to begin with is not the coordinator.
+        settings = ClientConfig.from_properties(properties(f"{cluster[2].host}:{cluster[2].port}"))
+        router = Router(settings)
+        router.metadata((), deadline=Deadline.after_ms(60_000))
+        for broker in cluster.brokers.values():
+            broker.push(late_request, late)
+        producer = TransactionalProducer(settings, TransactionConfig(transactional_id="x"), router=router)
+        begun = other.submit(producer.begin)
+        assert asked.wait(60)
+        producer.close()
+        gate.set()
+        with pytest.raises(ProducerClosedError, match=r"close\(\) was called"):
+            begun.result(60)
+        router.close()
+        assert not cluster.held
+
+
 def test_a_zombie_that_may_have_committed_says_so(cluster: TransactionCluster) -> None:
     with producing(cluster) as zombie:
         transact(zombie, "a", 0)
