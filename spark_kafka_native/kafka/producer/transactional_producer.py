@@ -91,6 +91,8 @@ class TransactionalProducer(Producer):
         self._begun_by = 0
         """The thread that has begun it."""
         self._delivered_before = 0
+        self._close_has_tried = False
+        """True once `close` could not abort the transaction."""
         super().__init__(config, how, partitioner=partitioner, on_error=on_error, router=router)
         self._session = TransactionSession(
             self._router, transaction, self._transaction, self._fail, self._raise_if_closed
@@ -311,18 +313,22 @@ class TransactionalProducer(Producer):
     def _end_open_work(self, timeout: Timeout) -> None:
         state = self._transaction.state
         if self._sender.is_current_thread:
-            if state in (State.OPEN, State.ABORTABLE):
-                text = "%s stays open: close() in a callback can't abort it; call it again outside of one"
-                _LOG.warning(text, self._transaction)
+            if state in (State.OPEN, State.ABORTABLE, State.ABORTING):
+                _LOG.warning(
+                    "%s stays open unless another thread ends it: close() in a callback can't abort it; "
+                    "call it again outside of one",
+                    self._transaction,
+                )
             return
         # What an earlier `close` had no time to abort is not waited for again.
-        aborting = state is State.ABORTING and self._sender.running
+        aborting = state is State.ABORTING and (self._sender.running or not self._close_has_tried)
         if aborting or state in (State.OPEN, State.FLUSHING, State.ABORTABLE):
             try:
                 self.abort(timeout=timeout)
             except TransactionStateError:
                 return  # another thread has ended it meanwhile
             except KafkaError as error:
+                self._close_has_tried = True
                 _LOG.warning("%s stays open until its timeout: %s", self._transaction, error)
 
     def disown(self) -> None:

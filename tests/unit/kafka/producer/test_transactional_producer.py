@@ -711,9 +711,34 @@ def test_closing_in_a_callback_leaves_the_abort_to_another_close(
         producer.begin()
         producer.send("t", value=b"a", partition=0, on_delivery=lambda _: producer.close())
         wait_until(lambda: not producer._sender.running)
-        assert "stays open: close() in a callback" in caplog.text
+        assert "close() in a callback can't abort it" in caplog.text
         assert cluster.held["x"].state == "ongoing"
     assert [committed for _, _, committed in cluster.ended] == [False]
+
+
+def test_an_abort_that_had_no_time_before_a_close_in_a_callback_is_left_to_another_close(
+    cluster: TransactionCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next close took it for one that a close had tried: readers waited, and no line said so."""
+    gate = threading.Event()
+
+    def close(_delivery: Any) -> None:
+        gate.wait(60)
+        producer.close()
+
+    with producing(cluster) as producer:
+        producer.begin()
+        write(producer, b"a")
+        producer.flush()
+        producer.send("t", value=b"b", partition=0, on_delivery=close)
+        with pytest.raises(DeadlineExceededError):
+            producer.abort(0.05)
+        gate.set()
+        wait_until(lambda: not producer._sender.running)
+        assert "close() in a callback can't abort it" in caplog.text
+        assert cluster.held["x"].state == "ongoing"
+    assert [committed for _, _, committed in cluster.ended] == [False]
+    assert producer.state is State.READY
 
 
 def test_an_abort_for_which_closing_had_no_time_does_not_hold_up_the_next_close(
