@@ -134,6 +134,11 @@ class TransactionalProducer(Producer):
                 self._transaction.begin(version)
                 self._taken = 0
                 self._delivered_before = self._delivered_records
+                if self._topics.closed:  # meanwhile: `close` has seen no transaction to abort
+                    with suppress(TransactionStateError):  # it has, where it interrupted us
+                        self._transaction.move(TransactionEvent.ABORT)
+                        self._transaction.move(TransactionEvent.ABORTED)
+                    self._raise_if_closed()
 
     def send(  # noqa: PLR0913 - as Producer's
         self,

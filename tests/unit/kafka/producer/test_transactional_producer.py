@@ -568,6 +568,29 @@ def test_a_begin_under_way_on_a_router_of_the_caller_ends_with_its_producer(
         assert not cluster.held
 
 
+def test_a_begin_of_a_later_transaction_ends_with_its_producer(cluster: TransactionCluster) -> None:
+    """It began one that only another close would have aborted."""
+    asked, gate = threading.Event(), threading.Event()
+
+    def late(_request: InitProducerIdRequest, _version: int) -> Any:
+        asked.set()
+        gate.wait(60)
+        return HangUp
+
+    with producing(cluster, version=1) as producer, ThreadPoolExecutor(1) as other:
+        transact(producer, "a", 0)
+        producer.commit()
+        cluster[1].push(InitProducerIdRequest, late)
+        begun = other.submit(producer.begin)
+        assert asked.wait(60)
+        producer.close()
+        gate.set()
+        with pytest.raises(ProducerClosedError, match=r"close\(\) was called"):
+            begun.result(60)
+        assert producer.state is State.READY
+    assert seen(cluster) == told("a")
+
+
 def test_a_zombie_that_may_have_committed_says_so(cluster: TransactionCluster) -> None:
     with producing(cluster) as zombie:
         transact(zombie, "a", 0)
