@@ -396,9 +396,12 @@ class Failures:
                     soonest = min(soonest, ends_at)
                 else:
                     expired.append(batch)
-            # Not one by one: each call of `fail` looks at all that waits.
+            # Not one by one: each call of `fail` looks at all that waits. But those from the folder apart:
+            # the ones behind them, of which the time has not begun, come before new ones.
             reason = f"not delivered within delivery.timeout.ms={self._timeout_ms}"
-            for last, run in groupby(expired, self._last_failure):
+            for (last, _), run in groupby(
+                expired, lambda one: (self._last_failure(one), one.spilled is None)
+            ):
                 self.fail(list(run), f"{reason}; the last failure: {last}" if last else reason, last)
         self._queues.retire_idle()
         self._expire_at = max(soonest, now + EXPIRY_S)

@@ -318,6 +318,14 @@ def test_batches_that_expire_are_kept_in_order_with_those_between(failing, tmp_p
     assert failing.kept(tmp_path) == data
 
 
+def test_batches_that_expire_around_those_of_the_folder_are_handed_back_in_order(failing):
+    """The first one is from the folder, too. The time of those behind it has not begun."""
+    batches = failing.add(*(spilled(order, (7, 0, order))[0] for order in range(3)), batch(3), batch(4))
+    batches[0].sending.since = 0.0
+    failing.failures.expire(120.0)
+    assert [one for one, _ in failing.ends] == batches
+
+
 def test_the_first_reason_for_which_no_records_are_taken_counts():
     """A producer that has failed is closed later: its callers have to hear of the failure."""
     topics = SendingHalf().topics
