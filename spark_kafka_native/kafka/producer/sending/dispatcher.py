@@ -160,7 +160,7 @@ class Dispatcher:
             return None
         step = queue.next(now, leader, topic_id)
         if isinstance(step, Load):
-            unreadable = _load(queue, step.batch)
+            unreadable = _load(queue, step.batch, now)
             if unreadable is not None:
                 return unreadable
             step = queue.next(now, leader, topic_id)
@@ -197,12 +197,13 @@ class Dispatcher:
         return True
 
 
-def _load(queue: PartitionQueue, batch: Batch) -> GiveUp | None:
+def _load(queue: PartitionQueue, batch: Batch, now: float) -> GiveUp | None:
     """Load a spilled batch; one that can't be read is given up."""
     assert batch.spilled is not None
     try:
         queue.loaded(batch, batch.spilled.read())
     except (SpillError, OSError) as error:
+        queue.unreadable(now)
         return GiveUp([batch], f"it can't be read from the spill folder: {error}", error)
     return None
 

@@ -267,6 +267,10 @@ class PartitionQueue:
         if batch.sending.attempts == 0:
             read_numbers(batch)
 
+    def unreadable(self, now: float) -> None:
+        """The first batch can't be read from the spill folder, and will be given up."""
+        self._begin_turn(now, place=1)
+
     def sent(self, batch: Batch, leader: int) -> None:
         """``batch``, the first one, is on its way to ``leader``."""
         if self._waiting[0] is not batch:
@@ -482,11 +486,11 @@ class PartitionQueue:
         if not self._in_flight:
             self._move(QueueEvent.DRAINED)
 
-    def _begin_turn(self, now: float) -> None:
+    def _begin_turn(self, now: float, place: int = 0) -> None:
         """A batch has come back, and if it is not sent again, it is the turn of the next one: the time of one
         from the spill folder begins then, however long it has been in line."""
-        if self._waiting and self._waiting[0].spilled is not None:
-            self.restart_timeout(self._waiting[0], now)
+        if len(self._waiting) > place and self._waiting[place].spilled is not None:
+            self.restart_timeout(self._waiting[place], now)
 
     def _confirm(self, batch: Batch, now: float) -> None:
         self._failures = 0

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from support.brokers.produce_cluster import ProduceCluster
 from support.brokers.scripted_broker import properties
-from support.producer.sending_batches import TP, SendingHalf, batch, numbers
+from support.producer.sending_batches import TP, SendingHalf, batch, numbers, spilled
 
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
@@ -374,6 +374,21 @@ def test_a_spilled_batch_that_is_unreadable_is_given_up_once_and_holds_up_no_oth
     assert dispatcher.send(0.0) == []
     assert one.requests == [[other], [follows]]
     folder.close()
+
+
+def test_the_time_of_a_batch_from_the_folder_begins_when_the_one_in_front_is_unreadable(tmp_path):
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    lost, follows = spilled(1, (7, 0, 0))[0], spilled(2, (7, 0, 1))[0]
+    lost.spilled = lost.spilled._replace(file=tmp_path / "deleted")
+    for waiting in (lost, follows):
+        waiting.sending.since = 0.0
+        half.queues.add(waiting)
+    lookups = SimpleNamespace(unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    (given_up,) = dispatcher.send(119.0)
+    assert given_up.batches == [lost]
+    assert follows.sending.since == 119.0
 
 
 def test_the_folder_has_the_numbers_of_a_batch_once_it_is_sent(tmp_path):
