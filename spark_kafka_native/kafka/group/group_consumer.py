@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SLICE_MS = 50
 """How often a read that waits for records looks for a change that the group demands."""
 AWAIT_S = 0.001
-"""How often `close` looks for the end of a read in another thread."""
+"""How often `close` looks for the end of a read, or of another `close`, in another thread."""
 
 Taken = Record | FetchedRecords | TypedRecords | list[Record]
 T = TypeVar("T", Record, FetchedRecords, TypedRecords, list[Record])
@@ -116,6 +116,8 @@ class GroupConsumer:
         self._handled: BaseException | None = None
         """Of a read within an ``except``: the exception of that, which says nothing about the records."""
         self._closed = False
+        self._closer: int | None = None
+        """The thread that is closing this consumer."""
         weakref.finalize(self, self._member.abandon).atexit = False
         weakref.finalize(self, self._commits.queue.abandon).atexit = False
         self._commits.queue.start()
@@ -460,8 +462,9 @@ class GroupConsumer:
         count as not done, and are read again. The same applies if a signal handler closes the consumer, or
         another thread than the one that has read them, which does not know of an exception there; in
         ``on_revoked``, `commit` with records or offsets may commit them then. A read in another thread
-        ends first, and later ones raise `ConsumerClosedError`. A handler that interrupts a call of the
-        consumer closes it at the end of that call, and a read raises `ConsumerClosedError`. Raises
+        ends first, and later ones raise `ConsumerClosedError`. While another thread closes it, waits for the
+        end of that, 30 s at most (not in a handler, or in a callback). A handler that interrupts a call of
+        the consumer closes it at the end of that call, and a read raises `ConsumerClosedError`. Raises
         `RuntimeError` in a callback of `commit_async`.
         """
         error = sys.exception()
@@ -469,10 +472,13 @@ class GroupConsumer:
 
     def _close_now_or_late(self, *, done: bool) -> None:
         self._commits.queue.raise_if_callback("close()")
-        if threading.get_ident() in self._callers and not self._rebalance.callbacks.running:
+        in_call, in_handler = threading.get_ident() in self._callers, within_handler()
+        if in_call and not self._rebalance.callbacks.running:
             self._close_asked = True
-        else:
-            self._close(done=done and not within_handler())
+            return
+        self._close(done=done and not in_handler)
+        if not in_call and not in_handler:  # the other thread may wait for that call
+            self._await_other_close()
 
     def _close_late(self) -> None:
         self._close(done=False)
@@ -483,7 +489,7 @@ class GroupConsumer:
         if self._reader.inherited:  # the membership is the parent's
             self._closed = True
             return
-        self._rebalance.leaving = True
+        self._closer, self._rebalance.leaving = threading.get_ident(), True
         try:
             self._give_up_all(done=done)
         finally:
@@ -496,6 +502,7 @@ class GroupConsumer:
                 self._member.abandon()
                 self._commits.queue.stop()
                 self._router.end(ConsumerClosedError("the consumer is closed"))
+                self._closer = None
 
     def _give_up_all(self, *, done: bool) -> None:
         self._await_other_reader()
@@ -512,6 +519,14 @@ class GroupConsumer:
         """
         here, limit = threading.get_ident(), self._rebalance.leave_deadline()
         while self._read_by.get("thread", here) != here and not limit.expired:
+            time.sleep(AWAIT_S)
+
+    def _await_other_close(self) -> None:
+        """Wait until no other thread is closing this consumer: the program may end then. Its ``on_revoked``
+        may wait for this thread.
+        """
+        done, limit = (None, threading.get_ident()), self._rebalance.close_deadline()
+        while self._closer not in done and not self._reader.inherited and not limit.expired:
             time.sleep(AWAIT_S)
 
     def __enter__(self) -> Self:

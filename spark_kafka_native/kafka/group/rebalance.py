@@ -26,6 +26,8 @@ LEAVE_MS = 5_000
 """The limit for each of the last steps of `close`: the read of another thread, the last commits, and leaving
 the group.
 """
+CLOSE_STEPS = 6
+"""How many steps `close` has: it drains the commits before and after the last ones; ``on_revoked`` is one."""
 
 OnChange = Callable[[list[TopicPartition]], object]
 
@@ -124,6 +126,10 @@ class Rebalance:
     def leave_deadline(self) -> Deadline:
         """The limit of one of the last steps of `close`, from now on."""
         return Deadline.after_ms(LEAVE_MS)
+
+    def close_deadline(self) -> Deadline:
+        """The limit of waiting for a `close` in another thread, from now on."""
+        return Deadline.after_ms(CLOSE_STEPS * LEAVE_MS)
 
     def give_up(self, owned: frozenset[TopicPartition]) -> None:
         """Give up all partitions before leaving the group: as if they were revoked, or lost if this consumer

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
+from support.consumer.reading import wait_until
 from support.forked_child import holds_in_forked_child
 from support.group.parts import lose, parts_of
 from support.interrupts.signal_steps import interrupted_at
@@ -919,6 +920,70 @@ def test_no_read_takes_records_while_another_thread_closes_the_consumer(make: Ma
         consumer.close()
     assert [type(one) for one in ended] == [ConsumerClosedError, ConsumerClosedError, int]
     assert (ended[-1], found) == (1, [{A0: 1}])
+
+
+@pytest.mark.parametrize("ends", [GroupConsumer.close, lambda consumer: consumer.__exit__(None, None, None)])
+def test_close_in_a_second_thread_waits_for_the_end_of_the_first(
+    make: Make, ends: Callable[[GroupConsumer], None]
+) -> None:
+    """The program may end then, before the first one has committed and left the group."""
+    steps: list[str] = []
+
+    def close() -> None:
+        ends(consumer)
+        steps.append("closed")
+
+    def waits() -> bool:
+        return any(frame.name == "_await_other_close" for frame in stack_of(second))
+
+    second = threading.Thread(target=close, daemon=True)
+
+    def revoked(*_: object) -> None:
+        second.start()
+        wait_until("it waits", lambda: not second.is_alive() or waits())
+
+    consumer = make(A0, on_revoked=revoked)
+    parts_of(consumer).member.stop = lambda _: steps.append("left")  # type: ignore[method-assign,assignment]
+    consumer.close()
+    second.join(60)
+    assert steps == ["left", "closed"]
+
+
+def test_on_revoked_may_wait_for_another_thread_that_closes_the_consumer(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    waited: list[object] = []
+
+    def revoked(consumer: GroupConsumer, _: object) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            waited.append(pool.submit(consumer.close).result(60))
+
+    make(A0, on_revoked=revoked).close()
+    assert waited == [None]
+
+
+def test_a_handler_does_not_wait_for_another_thread_that_closes_the_consumer(make: Make) -> None:
+    """It may have interrupted a call that this one needs the end of."""
+    closed: list[bool] = []
+
+    def revoked(consumer: GroupConsumer, _: object) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        wait_until("the handler has ended", lambda: bool(closed))
+
+    consumer = make(A0, on_revoked=revoked)
+
+    def handle(*_: object) -> None:
+        consumer.close()
+        closed.append(consumer._closed)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(consumer.close).result(60)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert closed == [False]
 
 
 def test_a_commit_that_ends_nothing_contains_the_records_that_another_thread_has_read(make: Make) -> None:
