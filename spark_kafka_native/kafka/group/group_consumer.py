@@ -568,10 +568,10 @@ class GroupConsumer:
             while True:
                 self._rebalance.follow(deadline)
                 self._counted = self._commits.progress.counted
+                may_go_on = self._commits.may_go_on(deadline.within_ms(SLICE_MS))
+                self._check_staying()  # before: a commit in another thread would contain the records
                 taken = self._taken = self._undelivered = (
-                    take(deadline.within_ms(SLICE_MS))
-                    if self._commits.may_go_on(deadline.within_ms(SLICE_MS))
-                    else None
+                    take(deadline.within_ms(SLICE_MS)) if may_go_on else None
                 )
                 self._check_staying()
                 if taken is not None and not self._member.membership.losing:

@@ -922,6 +922,26 @@ def test_no_read_takes_records_while_another_thread_closes_the_consumer(make: Ma
     assert (ended[-1], found) == (1, [{A0: 1}])
 
 
+def test_a_read_takes_no_records_after_a_callback_that_was_longer_than_close_waits(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last commit would contain them, though the read does not return them."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    taken: list[object] = []
+
+    def revoked(consumer: GroupConsumer, _: object) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(consumer.close).result(60)
+
+    consumer = make(A0, on_revoked=revoked)
+    with parts_of(consumer).member.changing() as membership:
+        membership.subscribe(["b"])
+    take_instead(consumer, taken.append)  # type: ignore[arg-type]
+    with pytest.raises(ConsumerClosedError):
+        consumer.fetch_record(60)
+    assert taken == []
+
+
 @pytest.mark.parametrize("ends", [GroupConsumer.close, lambda consumer: consumer.__exit__(None, None, None)])
 def test_close_in_a_second_thread_waits_for_the_end_of_the_first(
     make: Make, ends: Callable[[GroupConsumer], None]
