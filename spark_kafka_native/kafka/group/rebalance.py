@@ -79,13 +79,15 @@ class Rebalance:
         self._metrics = metrics
         self.leaving = False
         """True once the consumer is being closed: ``on_assigned`` is not called any more."""
+        self._unannounced: frozenset[TopicPartition] = frozenset()
+        """The partitions that it was not called with for that reason: no other callback names them."""
 
     def follow(self, deadline: Deadline) -> None:
         """Do what the group demands; the caller is done with everything that it was given. Then look up where
         to begin with new partitions, until ``deadline``. Raises what ended the membership.
         """
         self._commits.caller_is_back()
-        while self._member.attention:
+        while self._member.attention and not self.leaving:
             if (failure := self._member.membership.failure) is not None:
                 if (change := self._member.begin()) is not None:
                     self._lose(change)
@@ -95,7 +97,7 @@ class Rebalance:
             if change is None:
                 return
             self.carry_out(change)
-        if self._starts.missing:
+        if self._starts.missing and not self.leaving:
             self._starts.find(deadline)
 
     def carry_out(self, change: Change) -> None:
@@ -113,7 +115,9 @@ class Rebalance:
             self.withhold_unsubscribed()
             self._metrics.count(metric.PARTITION_CHANGES, len(change.revoked), "revoked")
             self._metrics.count(metric.PARTITION_CHANGES, len(change.assigned), "assigned")
-            if change.assigned and not self.leaving:  # also if the other callback raised
+            if self.leaving:
+                self._unannounced = change.assigned
+            elif change.assigned:  # also if the other callback raised
                 self.callbacks.call("assigned", change.assigned)
 
     def withhold_unsubscribed(self) -> None:
@@ -135,14 +139,15 @@ class Rebalance:
         """Give up all partitions before leaving the group: as if they were revoked, or lost if this consumer
         is no member any more.
         """
+        announced = owned - self._unannounced
         if self._member.identity() is None:
             self._remove(owned)
-            if owned:
-                self.callbacks.call("lost", owned)
+            if announced:
+                self.callbacks.call("lost", announced)
             return
         try:
             self._commits.commit_now(self.leave_deadline(), owned)
-            if rest := owned - self.callbacks.revoking:  # `close` may be called in on_revoked
+            if rest := announced - self.callbacks.revoking:  # `close` may be called in on_revoked
                 self.callbacks.call("revoked", rest)
             self._commits.queue.drain(self.leave_deadline())
         finally:

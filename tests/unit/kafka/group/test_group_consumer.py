@@ -922,6 +922,41 @@ def test_no_read_takes_records_while_another_thread_closes_the_consumer(make: Ma
     assert (ended[-1], found) == (1, [{A0: 1}])
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_callbacks_of_close_do_not_name_partitions_that_on_assigned_has_not_named(
+    make: Make, is_lost: bool
+) -> None:
+    """A read in another thread gets them in the change that it carries out as `close` begins."""
+    calls: list[tuple[str, list[TopicPartition]]] = []
+    begun = threading.Event()
+
+    def revoked(_: GroupConsumer, found: list[TopicPartition]) -> None:
+        calls.append(("revoked", found))
+        if not begun.is_set():
+            begun.set()
+            wait_until("it is being closed", lambda: parts.rebalance.leaving)
+            if is_lost:
+                lose(consumer)
+
+    consumer = make(
+        A0,
+        B0,
+        on_assigned=lambda _, found: calls.append(("assigned", found)),
+        on_revoked=revoked,
+        on_lost=lambda _, found: calls.append(("lost", found)),
+    )
+    asked(consumer)
+    parts = parts_of(consumer)
+    with parts.member.changing() as membership:
+        membership.state, membership._target = MemberState.TAKING, frozenset([A1, B0])
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(consumer.fetch_record, 60)
+        assert begun.wait(60)
+        consumer.close()
+        assert isinstance(reading.exception(60), ConsumerClosedError)
+    assert calls == [("revoked", [A0]), ("lost" if is_lost else "revoked", [B0])]
+
+
 def test_a_read_takes_no_records_after_a_callback_that_was_longer_than_close_waits(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
