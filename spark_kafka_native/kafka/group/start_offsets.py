@@ -19,7 +19,13 @@ from ..cluster.recreated_topics import find_recreated
 from ..cluster.retry_policy import SAY_AFTER_S
 from ..cluster.router import Router
 from ..consumer.partition_reader import PartitionReader
-from ..errors import DeadlineExceededError, KafkaError, LogTruncatedError, NoCommittedOffsetError
+from ..errors import (
+    AuthenticationError,
+    DeadlineExceededError,
+    KafkaError,
+    LogTruncatedError,
+    NoCommittedOffsetError,
+)
 from ..model import OffsetAt, TopicPartition
 from ..network.transport import READ, wait_for_streams
 from ..runtime.background import Background
@@ -89,6 +95,8 @@ class StartOffsets:
         self._wait = Deadline.after_ms(0)
         self._background = Background("kafka-group")
         self._retry_at = 0.0
+        self._refused_until: dict[TopicPartition, float] = {}
+        """When partitions may be looked up again of which the leader has refused the login."""
         self._failures = 0
 
     def add(self, topic_partitions: Collection[TopicPartition]) -> None:
@@ -168,13 +176,15 @@ class StartOffsets:
         a partition without a leader does not delay the others.
 
         Raises errors that are not retriable, `NoCommittedOffsetError`, `DeadlineExceededError` if nothing can
-        be read for ``default_api_timeout_ms``.
+        be read for ``default_api_timeout_ms``. A refused login is repeated after ``metadata_max_age_ms``.
         """
         self.drop_missing()  # an interrupt may have left some half begun
         background = self._background
         background.settle()
-        if self.missing and time.monotonic() >= self._retry_at:
-            look = partial(self._look, background, frozenset(self.missing), self._failures)
+        now = time.monotonic()
+        wanted = frozenset(tp for tp in self.missing if self._refused_until.get(tp, now) <= now)
+        if wanted and now >= self._retry_at:
+            look = partial(self._look, background, wanted, self._failures)
             background.start("start offsets", look, self._looked)
         first = not self._failures and not self._wait.expired
         if (wakeup := background.wakeup) is not None and (first or not self._reader.partitions):
@@ -188,7 +198,7 @@ class StartOffsets:
         """Discard the lookup in progress."""
         self._background.close()
         self._background = Background("kafka-group")
-        self._retry_at, self._failures = 0.0, 0
+        self._retry_at, self._refused_until, self._failures = 0.0, {}, 0
 
     def _look(self, background: Background, wanted: Collection[TopicPartition], failures: int) -> _Places:
         """One attempt, in a background thread: it changes no state of this object."""
@@ -224,7 +234,11 @@ class StartOffsets:
 
     def _looked(self, places: _Places | KafkaError) -> None:
         """Begin with the offsets that were found for partitions that are still missing."""
+        # After a refused login: more of them may lock the account.
+        until = time.monotonic() + self._router.config.metadata_max_age_ms / 1000
         if isinstance(places, KafkaError):
+            if isinstance(places, AuthenticationError):
+                self._retry_at = until
             self._failed(places)
             return
         new = [tp for tp in sorted(self.missing & places.committed.keys()) if not self._go_on(tp, places)]
@@ -235,8 +249,11 @@ class StartOffsets:
                 if places.place is not OffsetAt.EARLIEST:  # first: an interrupt may come in between
                     self._commits.started(topic_partition, offset)
                 self.begin(topic_partition, offset, None)
-        if failed := [places.failed[tp] for tp in new if tp in places.failed]:
-            self._failed(min(failed, key=_passes))
+        failed = {tp: places.failed[tp] for tp in new if tp in places.failed}
+        refused = [tp for tp, error in failed.items() if isinstance(error, AuthenticationError)]
+        self._refused_until |= dict.fromkeys(refused, until)
+        if failed:
+            self._failed(min(failed.values(), key=_passes))
 
     def _go_on(self, topic_partition: TopicPartition, places: _Places) -> bool:
         """Begin at the committed offset, or where this consumer began; False if there is neither."""

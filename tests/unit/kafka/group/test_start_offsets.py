@@ -14,8 +14,10 @@ from support.brokers.scripted_group import ScriptedGroup
 from support.consumer.reading import wait_until
 from support.group.parts import heartbeat_refused, lose, parts_of
 
+from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
     BrokerError,
     DeadlineExceededError,
     NetworkError,
@@ -372,6 +374,55 @@ def test_an_error_that_stays_does_not_hide_behind_another_partition(group: Scrip
         pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"),
     ):
         list(iter(lambda: consumer.read(10), None))  # it may come after the records of the other one
+
+
+def test_a_refused_login_is_not_repeated_soon(group: ScriptedGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The account would be locked. Other partitions are looked up on, and a new assignment looks at once."""
+    asked: list[list[TopicPartition]] = []
+    resolve = start_offsets.try_resolve_offsets
+
+    def look(router: Router, places: Any, *given: Any) -> Any:
+        asked.append(sorted(places))
+        found, failed = resolve(router, {tp: at for tp, at in places.items() if tp == A0}, *given)
+        return found, failed | ({A1: AuthenticationError("the password is refused")} if A1 in places else {})
+
+    monkeypatch.setattr(start_offsets, "try_resolve_offsets", look)
+    group.cluster.logs[A0].leader = NOBODY
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", **QUICK) as consumer:
+        with pytest.raises(AuthenticationError, match="the password is refused"):
+            consumer.poll(WITHIN_S)
+        wait_until("it looks on", lambda: consumer.poll(0.0) == [] and len(asked) > 3)
+        group.cluster.logs[A0].leader = 1
+        assert values(consumer, 2) == [b"0", b"1"]
+        assert consumer.poll(0.2) == []
+        assert asked == [[A0, A1], *([[A0]] * (len(asked) - 1))]
+        monkeypatch.setattr(start_offsets, "try_resolve_offsets", resolve)
+        consumer.seek_to_committed()
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("age_ms", [3_600_000, 400])
+def test_a_login_that_the_coordinator_refuses_is_not_repeated_soon(
+    group: ScriptedGroup, monkeypatch: pytest.MonkeyPatch, age_ms: int
+) -> None:
+    asked: list[object] = []
+
+    def refuse(*given: object) -> None:
+        asked.append(given)
+        raise AuthenticationError("the password is refused")
+
+    positions = start_offsets.committed_positions
+    monkeypatch.setattr(start_offsets, "committed_positions", refuse)
+    with GroupConsumer(
+        group.cluster.bootstrap_servers, "a", "g", metadata_max_age_ms=age_ms, **QUICK
+    ) as consumer:
+        with pytest.raises(AuthenticationError, match="the password is refused"):
+            consumer.poll(WITHIN_S)
+        if age_ms > 400:
+            assert (consumer.poll(0.2), len(asked)) == ([], 1)
+        else:
+            monkeypatch.setattr(start_offsets, "committed_positions", positions)
+            assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
 
 
 def test_without_a_reset_policy_the_caller_says_where_to_begin(group: ScriptedGroup) -> None:
