@@ -291,6 +291,8 @@ class Consumer:
                     continue  # another one is read meanwhile
                 if at is not None and partition is None:
                     self._missing |= {tp: _Missing(at, one.paused) for tp, one in self._missing.items()}
+                    if self._missing:
+                        self._reader.watch_soon()  # a refused login puts it off
                 for topic_partition, offset in offsets.items():
                     if not self._begin(topic_partition, offset):
                         self._reader.seek(topic_partition, offset)

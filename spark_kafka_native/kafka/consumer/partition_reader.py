@@ -162,6 +162,7 @@ class PartitionReader:
         """The same, also after `close`: the position follows from the rows that are left in it."""
         columns = None if columns is None else columns | {"offset"}  # positions are counted by it
         prefetching = PrefetchThread(router, config, columns, self.buffer, watch)
+        self._prefetching = prefetching
         prefetching.watch_soon(watch_soon)
         self._router, self._brokers = router, prefetching.brokers
         # No more than this: a finalizer may run anywhere, also while locks are held.
@@ -234,6 +235,10 @@ class PartitionReader:
             self._give_back_rows(topic_partition)
             self.buffer.seek(topic_partition, offset)
             self.buffer.partition(topic_partition).reset = None
+
+    def watch_soon(self) -> None:
+        """Call ``watch`` again soon."""
+        self._prefetching.watch_soon(True)
 
     def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:
         """The last reset of a partition since the caller has moved it."""

@@ -557,6 +557,7 @@ def test_a_login_that_is_refused_as_metadata_are_asked_for_is_not_repeated_soon(
     cluster.logs[A1].leader = NOBODY
     with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
         refused: list[object] = []
+        refresh = consumer._router.refresh
 
         def refuse(*given: object) -> None:
             refused.append(given)
@@ -568,6 +569,10 @@ def test_a_login_that_is_refused_as_metadata_are_asked_for_is_not_repeated_soon(
             values(consumer, 3)  # there are two
         consumer.poll(0.3)
         assert len(refused) == 1
+        monkeypatch.setattr(consumer._router, "refresh", refresh)
+        cluster.logs[A1].leader = 1
+        consumer.seek("earliest")
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_partition_is_not_lost_where_the_cluster_stops_to_answer_meanwhile(
