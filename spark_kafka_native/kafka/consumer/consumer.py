@@ -444,22 +444,22 @@ class Consumer:
         """
         with self._lock:
             reader = self._reader
-        reason, refusal = "", None
+        reason, refusals = "", {}
         try:
-            refusal = self._look()
+            refusals = self._look()
         except KafkaError as error:
-            if isinstance(error, AuthenticationError) and self._missing:
-                refusal = error
+            if isinstance(error, AuthenticationError):
+                refusals = dict.fromkeys(list(self._missing), error)
             if (reason := error_tag(error)) != self._look_failed and not reader.closed:
                 _LOG.warning("looking for new partitions failed, and is tried again: %s", error)
         self._look_failed = reason
-        if refusal is not None and not reader.closed:
-            reader.buffer.refuse(refusal)
-        ended_by_refusal = refusal is not None and bool(reason)  # another look would log in again
+        if refusals and not reader.closed:
+            reader.buffer.refuse(refusals)
+        ended_by_refusal = bool(refusals and reason)  # another look would log in again
         return bool(self._missing) and not ended_by_refusal
 
-    def _look(self) -> AuthenticationError | None:
-        """Returns the error of a leader that has refused the login, if any."""
+    def _look(self) -> dict[TopicPartition, AuthenticationError]:
+        """Returns the errors of leaders that have refused the login."""
         # One attempt: a thread of the reader waits for it, and there will be another one.
         limit = self._router.deadline(self._router.config.request_timeout_ms)
         known = self._router.refresh(self.topics, limit).topics
@@ -477,7 +477,7 @@ class Consumer:
             missing[topic_partition].look_at = time.monotonic() + age_s
         for topic_partition, error in failed.items():
             missing[topic_partition].failed(topic_partition, error)
-        return next(iter(refusals.values()), None)
+        return refusals
 
     def _find_new(self, known: Mapping[str, Topic]) -> None:
         topics = [known[name] for name in self.topics if name in known and not known[name].error_code]

@@ -237,7 +237,8 @@ class PartitionReader:
             self.buffer.partition(topic_partition).reset = None
 
     def watch_soon(self) -> None:
-        """Call ``watch`` again soon."""
+        """Call ``watch`` again soon: what it was refused before is out of date."""
+        self.buffer.refuse({})
         self._prefetching.watch_soon(True)
 
     def reset_of(self, topic_partition: TopicPartition) -> AppliedReset | None:

@@ -157,8 +157,8 @@ class PrefetchBuffer:
         """Size of the records in ``_order``."""
         self._broken: list[BufferedPartition] = []
         """The partitions with an error."""
-        self._refusal: KafkaError | None = None
-        """Why partitions cannot be read yet, until a read raises it."""
+        self._refusals: Mapping[TopicPartition, KafkaError] = {}
+        """Why partitions cannot be read yet, until a read raises one of these errors."""
         self._changed: set[TopicPartition] = set()
         self.wakeup = Wakeup()
         """Set when the fetching thread has changes to follow."""
@@ -436,9 +436,8 @@ class PrefetchBuffer:
         ``but``, of which the caller has records left. An error of partitions that are not among these
         (`refuse`) comes first.
         """
-        if (refusal := self._refusal) is not None:
-            self._refusal = None
-            raise own_copy(refusal)
+        if self._refusals:
+            self._check_refusals()
         if not self._broken:
             return
         with self.lock:
@@ -455,12 +454,18 @@ class PrefetchBuffer:
                     self._change(wanted.topic_partition)
                 raise own_copy(error)
 
+    def _check_refusals(self) -> None:
+        refusals, self._refusals = self._refusals, {}
+        for topic_partition, error in refusals.items():
+            if topic_partition not in self._wanted:  # it has not begun meanwhile
+                raise own_copy(error)
+
     @property
     def has_news(self) -> bool:
         """True if there are records to hand out or an error to raise, or both threads end."""
         with self.lock:
             broken = any(wanted.raisable for wanted in self._broken)
-            return bool(self._order) or broken or self._refusal is not None or self.closed
+            return bool(self._order) or broken or bool(self._refusals) or self.closed
 
     def close(self) -> None:
         """End both threads."""
@@ -528,9 +533,11 @@ class PrefetchBuffer:
                 wanted.epoch_ranges, wanted.epoch_resets = joined_ranges(known, ()), wanted.resets
                 wanted.position, wanted.end_epoch = offset, (offset, leader_epoch)
 
-    def refuse(self, error: KafkaError) -> None:
-        """Let the next read raise the ``error`` of partitions that cannot be read yet."""
-        self._refusal = error
+    def refuse(self, errors: Mapping[TopicPartition, KafkaError]) -> None:
+        """Let the next read raise one of the ``errors`` of partitions that cannot be read yet, not an earlier
+        one.
+        """
+        self._refusals = errors
         self.wake_readers()
 
     def confirm(self, wanted: BufferedPartition, moves: int) -> None:

@@ -551,6 +551,30 @@ def test_a_refused_login_is_raised_and_not_repeated_soon(
         assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("partition", [A1, None])
+def test_a_refused_login_is_not_raised_after_a_seek(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, partition: TopicPartition | None
+) -> None:
+    """The partition is read by then, or looked up again."""
+    cluster.logs[A1].leader = NOBODY
+    asked: list[set[TopicPartition]] = []
+
+    def look(_: Router, places: Any, *__: object) -> Any:
+        asked.append(set(places))
+        return {}, {tp: AuthenticationError("the password is refused") for tp in places}
+
+    monkeypatch.setattr(consumer_module, "try_resolve_offsets", look)
+    with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
+        consumer.pause()
+        wait_until("it looks on", lambda: set() in asked)
+        monkeypatch.setattr(consumer_module, "try_resolve_offsets", offsets.try_resolve_offsets)
+        cluster.logs[A1].leader = 1
+        consumer.seek("earliest", partition)
+        assert consumer.poll(0) == []
+        consumer.resume()
+        assert sorted(filter(None, values(consumer, 4))) == [b"0", b"1", b"2", b"3"]
+
+
 def test_a_login_that_is_refused_as_metadata_are_asked_for_is_not_repeated_soon(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
