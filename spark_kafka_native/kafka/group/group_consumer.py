@@ -116,8 +116,8 @@ class GroupConsumer:
         self._handled: BaseException | None = None
         """Of a read within an ``except``: the exception of that, which says nothing about the records."""
         self._closed = False
-        self._closer: int | None = None
-        """The thread that is closing this consumer."""
+        self._closer: threading.Thread | None = None
+        """The one that is closing this consumer."""
         weakref.finalize(self, self._member.abandon).atexit = False
         weakref.finalize(self, self._commits.queue.abandon).atexit = False
         self._commits.queue.start()
@@ -462,10 +462,10 @@ class GroupConsumer:
         count as not done, and are read again. The same applies if a signal handler closes the consumer, or
         another thread than the one that has read them, which does not know of an exception there; in
         ``on_revoked``, `commit` with records or offsets may commit them then. A read in another thread
-        ends first, and later ones raise `ConsumerClosedError`. While another thread closes it, waits for the
-        end of that, 30 s at most (not in a handler, or in a callback). A handler that interrupts a call of
-        the consumer closes it at the end of that call, and a read raises `ConsumerClosedError`. Raises
-        `RuntimeError` in a callback of `commit_async`.
+        ends first, and later ones raise `ConsumerClosedError`. While another thread than the main one closes
+        it, waits for the end of that: 30 s at most, 5 s if that is in a callback (not in a handler, nor in a
+        callback). A handler that interrupts a call of the consumer closes it at the end of that call, and a
+        read raises `ConsumerClosedError`. Raises `RuntimeError` in a callback of `commit_async`.
         """
         error = sys.exception()
         self._close_now_or_late(done=error is None or error is self._handled)
@@ -489,7 +489,7 @@ class GroupConsumer:
         if self._reader.inherited:  # the membership is the parent's
             self._closed = True
             return
-        self._closer, self._rebalance.leaving = threading.get_ident(), True
+        self._closer, self._rebalance.leaving = threading.current_thread(), True
         try:
             self._give_up_all(done=done)
         finally:
@@ -522,11 +522,14 @@ class GroupConsumer:
             time.sleep(AWAIT_S)
 
     def _await_other_close(self) -> None:
-        """Wait until no other thread is closing this consumer: the program may end then. Its ``on_revoked``
-        may wait for this thread.
+        """Wait until no other thread is closing this consumer: the program may end then, unless that is its
+        main thread. Its ``on_revoked`` may wait for this thread.
         """
-        done, limit = (None, threading.get_ident()), self._rebalance.close_deadline()
+        done = None, threading.current_thread(), threading.main_thread()
+        limit, in_callback = self._rebalance.close_deadline(), self._rebalance.leave_deadline()
         while self._closer not in done and not self._reader.inherited and not limit.expired:
+            if self._rebalance.callbacks.running and in_callback.expired:
+                return
             time.sleep(AWAIT_S)
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ from ....kafka.cluster import retry_policy
 from ....kafka.cluster.metadata import ClusterMetadata, topics_named
 from ....kafka.cluster.offsets import list_bounds, list_offsets
 from ....kafka.cluster.recreated_topics import find_recreated
+from ....kafka.cluster.retry_policy import unknown_topics
 from ....kafka.cluster.router import Router
 from ....kafka.errors import (
     BrokerError,
@@ -116,10 +117,12 @@ def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicP
                 topics=topics,
             )
 
+    full = Deadline.after_ms(retry_policy.KNOWN_TOPIC_WAIT_MS)
     wait({one.topic for one in ranges})
     # Topics that were waited for before end the wait for all: a partition of another one may only be new.
-    for topic in {one.topic for one in missing}:
-        wait({topic})
+    rest = {one.topic for one in missing} - unknown_topics(router.snapshot, {one.topic for one in missing})
+    if rest and not full.expired:
+        wait(rest)
     return frozenset(missing)
 
 

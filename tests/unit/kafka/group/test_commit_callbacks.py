@@ -146,7 +146,8 @@ def test_a_commit_that_a_seek_overtakes_does_not_stand_for_later_ones(
     """
     with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
         read_all(consumer)
-        asked = [consumer.commit_async() for _ in range(2)]  # one is on its way, one waits
+        asked = [consumer.commit_async() for _ in range(2)]
+        wait_until("one is on its way", lambda: group.cluster[1].requests(OffsetCommitRequest))
         consumer.seek(A0, 0)
         again = read_all(consumer)
         gate.set()

@@ -49,7 +49,7 @@ from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Change
 from spark_kafka_native.kafka.group.pending_commit import PendingCommit, Then
 from spark_kafka_native.kafka.group.progress import Offsets
-from spark_kafka_native.kafka.group.rebalance import RebalanceCallbacks
+from spark_kafka_native.kafka.group.rebalance import Rebalance, RebalanceCallbacks
 from spark_kafka_native.kafka.model import OffsetAt, Record, TopicPartition
 from spark_kafka_native.kafka.observe import catalogue
 from spark_kafka_native.kafka.observe.catalogue import Kind
@@ -999,22 +999,30 @@ def test_close_in_a_second_thread_waits_for_the_end_of_the_first(
 
     consumer = make(A0, on_revoked=revoked)
     parts_of(consumer).member.stop = lambda _: steps.append("left")  # type: ignore[method-assign,assignment]
-    consumer.close()
+    with ThreadPoolExecutor(1) as pool:  # the program does not end before the main thread
+        pool.submit(consumer.close).result(60)
     second.join(60)
     assert steps == ["left", "closed"]
 
 
+@pytest.mark.parametrize("closer", ["the main thread", "another one"])
 def test_on_revoked_may_wait_for_another_thread_that_closes_the_consumer(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch, closer: str
 ) -> None:
-    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    limit_ms = 0 if closer == "another one" else 3_600_000
+    monkeypatch.setattr(Rebalance, "leave_deadline", lambda _: Deadline.after_ms(limit_ms))
     waited: list[object] = []
 
     def revoked(consumer: GroupConsumer, _: object) -> None:
         with ThreadPoolExecutor(1) as pool:
             waited.append(pool.submit(consumer.close).result(60))
 
-    make(A0, on_revoked=revoked).close()
+    consumer = make(A0, on_revoked=revoked)
+    if closer == "the main thread":
+        consumer.close()
+    else:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(consumer.close).result(60)
     assert waited == [None]
 
 
