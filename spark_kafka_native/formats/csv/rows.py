@@ -18,17 +18,23 @@ from ..text_values import JAVA_DECIMAL, decimal_parser, parse_date, parse_timest
 
 REFUSED: Final = frozenset(
     [
-        "charset", "chartoescapequoteescaping", "codec", "columnnameofcorruptrecord", "columnpruning",
-        "comment", "compression", "dateformat", "emptyvalue", "enabledatetimeparsingfallback", "encoding",
-        "enforceschema", "escapequotes", "extension", "header", "ignoreleadingwhitespace",
-        "ignoretrailingwhitespace",
-        "inferschema", "inputbuffersize", "linesep", "locale", "maxcharspercolumn", "maxcolumns", "mode",
-        "multiline", "nanvalue", "negativeinf", "positiveinf", "preferdate", "quoteall", "samplingratio",
-        "singlevariantcolumn", "timeformat", "timestampformat", "timestampntzformat",
+        "charset", "chartoescapequoteescaping", "columnnameofcorruptrecord", "comment", "dateformat",
+        "emptyvalue", "enabledatetimeparsingfallback", "encoding", "escapequotes", "header",
+        "ignoreleadingwhitespace", "ignoretrailingwhitespace", "inferschema", "linesep", "locale",
+        "maxcharspercolumn", "maxcolumns", "mode", "multiline", "nanvalue", "negativeinf", "positiveinf",
+        "quoteall", "singlevariantcolumn", "timeformat", "timestampformat", "timestampntzformat",
         "unescapedquotehandling",
     ]
 )  # fmt: skip
-"""Options of Spark's ``from_csv`` that are not implemented, in lower case."""
+"""Options of Spark's ``from_csv`` that change the rows and are not implemented, in lower case."""
+_AS_HERE: Final = {
+    "header": "false",
+    "inferschema": "false",
+    "mode": "permissive",
+    "multiline": "false",
+    "quoteall": "false",
+}
+"""Values without an effect: rows are read and written so in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +52,8 @@ class CsvDialect:
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> CsvDialect:
         """Raises `FormatError`."""
-        if refused := sorted(REFUSED & settings.keys()):
+        others = (name for name, text in settings.items() if _AS_HERE.get(name) != text.strip().lower())
+        if refused := sorted(REFUSED.intersection(others)):
             raise FormatError(f"CSV has no setting '{refused[0]}' here: it is read and written without it")
         sep = settings.get("sep", settings.get("delimiter", ","))
         dialect = cls(

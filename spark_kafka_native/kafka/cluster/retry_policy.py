@@ -8,7 +8,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from ..config.client_config import ClientConfig
 from ..error_code import ErrorCode
@@ -54,6 +54,7 @@ class DeletedTopics:
         self._forget_after_s = forget_after_ms / 1000
         self._noted: dict[str, float] = {}
         self._described: set[str] = set()
+        self._expected: dict[str, str | None] = {}
 
     def add(self, topics: Iterable[str]) -> None:
         """A full wait for ``topics`` has ended without them."""
@@ -61,12 +62,18 @@ class DeletedTopics:
 
     def update(self, metadata: ClusterMetadata) -> None:
         """Forget the topics that ``metadata`` contains again."""
-        self.expect(name for name, topic in metadata.topics.items() if not topic.error_code)
+        self._described.update(name for name, topic in metadata.topics.items() if not topic.error_code)
         for name in self._noted.keys() - unknown_topics(metadata, self._noted):
             self._noted.pop(name, None)
 
-    def expect(self, topics: Iterable[str]) -> None:
-        """All ``topics`` existed once."""
+    def expect(self, topics: Mapping[str, str | None]) -> None:
+        """All ``topics`` existed once, with these ids; None if one is not known. With another id than before,
+        it was created again since: a wait for the former topic says nothing about it.
+        """
+        for name, topic_id in topics.items():
+            if topic_id is not None and self._expected.get(name, topic_id) != topic_id:
+                self._noted.pop(name, None)
+            self._expected[name] = topic_id or self._expected.get(name)
         self._described.update(topics)
 
     def existed(self, topics: Iterable[str]) -> bool:

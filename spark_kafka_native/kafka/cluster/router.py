@@ -107,9 +107,9 @@ class Router:
         """The metadata that are known now, however old; no request is made."""
         return self._metadata
 
-    def expect(self, topics: Iterable[str]) -> None:
-        """``topics`` exist, as another process has seen. While they are unknown, operations wait for them as
-        long as for those that this router has seen (see `RetryPolicy`).
+    def expect(self, topics: Mapping[str, str | None]) -> None:
+        """``topics`` exist, as another process has seen, with these ids (None: not known). While they are
+        unknown, operations wait for them as long as for those that this router has seen (see `RetryPolicy`).
         """
         self._deleted.expect(topics)
 

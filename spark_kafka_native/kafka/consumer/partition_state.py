@@ -312,7 +312,7 @@ class FetchProgress:
 
     def _like_since(self, error: KafkaError, now: float) -> float | None:
         is_like = self.failures > 0 and _kind(self.last_failure) == _kind(error)
-        is_soon = now - self._failed_at < retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
+        is_soon = now - max(self._failed_at, self.retry_at) < retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
         return self._alike_since if is_like and is_soon else None
 
     def pace(self, until: float) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_kafka_native.formats import EncodeError, FormatError
 from spark_kafka_native.formats.csv import csv_format
 from spark_kafka_native.formats.csv.csv_format import CsvFormat
-from spark_kafka_native.formats.csv.rows import CsvRows
+from spark_kafka_native.formats.csv.rows import CsvDialect, CsvRows
 from spark_kafka_native.formats.isolate import NotTogetherError
 
 KIND = pa.struct(
@@ -337,7 +337,7 @@ def test_values_that_arrow_alone_would_take_are_bad(kind: pa.DataType, text: byt
         (TWO, {"header": "true"}, "CSV has no setting 'header' here"),
         (TWO, {"timestampformat": "yyyy"}, "CSV has no setting 'timestampformat' here"),
         (TWO, {"inferschema": "true"}, "CSV has no setting 'inferschema' here"),
-        (TWO, {"mode": "permissive"}, "CSV has no setting 'mode' here"),
+        (TWO, {"mode": "failfast"}, "CSV has no setting 'mode' here"),
         (TWO, {"sep": "||"}, r"CSV: sep must be one ASCII character, not '\|\|'"),
         (TWO, {"sep": "\n"}, "CSV: sep must be one ASCII character"),
         (TWO, {"quote": '""'}, "CSV: quote must be one ASCII character"),
@@ -465,3 +465,17 @@ def test_the_separator_has_two_names_of_which_the_short_one_counts(
     assert decode(TWO, payload, **options) == ([{"a": "x", "b": 1}], {})
     encoded = CsvFormat().encoder(TWO, options).encode(pa.array([{"a": "x", "b": 1}], TWO))
     assert encoded.to_pylist() == [payload]
+
+
+def test_settings_with_the_values_that_rows_are_read_by_in_any_case_are_none() -> None:
+    same = {
+        "header": "false",
+        "mode": " PERMISSIVE",
+        "inferschema": "False",
+        "quoteall": "false",
+        "multiline": "false",
+    }
+    assert CsvDialect.parse(same | {"compression": "none"}) == CsvDialect.parse({})
+    for name in same:
+        with pytest.raises(FormatError, match=f"CSV has no setting '{name}' here"):
+            CsvDialect.parse({name: "true"})

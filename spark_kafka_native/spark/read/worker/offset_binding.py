@@ -62,7 +62,7 @@ def bind_ranges(
     left = list(ranges)
     losses: list[Loss] = []
     refresh = False
-    router.expect({one.topic for one in left})
+    router.expect({one.topic: one.topic_id for one in left})
     while True:
         left, moved = _follow_topics(router, left, refresh=refresh)
         losses += moved

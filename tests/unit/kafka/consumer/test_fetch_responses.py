@@ -768,11 +768,20 @@ def test_time_without_answers_is_no_part_of_the_wait_for_a_topic() -> None:
     apply_failure(one, gone, 50.0, RULES)
     one.pause(51.0)
     one.resume()
-    began = 50.0 + limit_s
+    began = 51.0 + limit_s
     for now in (began, began + 1, began + limit_s):
         apply_failure(one, gone, now, RULES)
         assert one.error is None
     apply_failure(one, gone, began + limit_s + 0.1, RULES)
+    assert one.error is gone
+
+
+def test_a_long_backoff_does_not_hide_that_a_topic_is_gone() -> None:
+    rules = replace(RULES, backoff=Backoff(first_ms=60_000, max_ms=60_000))
+    one = state(topic_id=UUID(int=1))
+    gone = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "x")
+    apply_failure(one, gone, 50.0, rules)
+    apply_failure(one, gone, one.progress.retry_at + 1, rules)
     assert one.error is gone
 
 
