@@ -522,12 +522,8 @@ def test_a_read_to_the_end_raises_why_the_rest_is_refused(
         assert [record.value for record in consumer] == [b"2", b"3"]
 
 
-@pytest.mark.parametrize("sought", [True, False])
-def test_a_refused_login_is_raised_and_not_repeated_soon(
-    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, sought: bool
-) -> None:
-    """Others are looked up on; the account would be locked."""
-    cluster.logs[A1].leader = NOBODY
+def refuse_logins(monkeypatch: pytest.MonkeyPatch) -> list[set[TopicPartition]]:
+    """By each leader that is asked where to begin. Returns the partitions of each look, as they come."""
     asked: list[set[TopicPartition]] = []
 
     def look(_: Router, places: Any, *__: object) -> Any:
@@ -535,6 +531,16 @@ def test_a_refused_login_is_raised_and_not_repeated_soon(
         return {}, {tp: AuthenticationError("the password is refused") for tp in places}
 
     monkeypatch.setattr(consumer_module, "try_resolve_offsets", look)
+    return asked
+
+
+@pytest.mark.parametrize("sought", [True, False])
+def test_a_refused_login_is_raised_and_not_repeated_soon(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, sought: bool
+) -> None:
+    """Others are looked up on; the account would be locked."""
+    cluster.logs[A1].leader = NOBODY
+    asked = refuse_logins(monkeypatch)
     age_ms = 3_600_000 if sought else 400
     with Consumer(
         cluster.bootstrap_servers, "a", start="earliest", metadata_max_age_ms=age_ms, **QUICK
@@ -557,13 +563,7 @@ def test_a_refused_login_is_not_raised_after_a_seek(
 ) -> None:
     """The partition is read by then, or looked up again."""
     cluster.logs[A1].leader = NOBODY
-    asked: list[set[TopicPartition]] = []
-
-    def look(_: Router, places: Any, *__: object) -> Any:
-        asked.append(set(places))
-        return {}, {tp: AuthenticationError("the password is refused") for tp in places}
-
-    monkeypatch.setattr(consumer_module, "try_resolve_offsets", look)
+    asked = refuse_logins(monkeypatch)
     with Consumer(cluster.bootstrap_servers, "a", start="earliest", **QUICK) as consumer:
         consumer.pause()
         wait_until("it looks on", lambda: set() in asked)

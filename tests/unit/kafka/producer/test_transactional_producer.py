@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -440,15 +440,23 @@ def test_an_abort_of_version_1_with_something_under_way_fences_the_producer(
     assert seen(cluster) == told("b")
 
 
-def test_two_threads_take_the_transactional_id_once(cluster: TransactionCluster) -> None:
-    """Taken again, it would fence the transaction that the other thread has begun."""
+def held_back(
+    answer: Callable[[Any, int], Any],
+) -> tuple[Callable[[Any, int], Any], threading.Event, threading.Event]:
+    """A handler of a broker: once asked, it sets the first event, and waits for the second to ``answer``."""
     asked, gate = threading.Event(), threading.Event()
 
-    def late(request: InitProducerIdRequest, version: int) -> InitProducerIdResponse:
+    def late(request: Any, version: int) -> Any:
         asked.set()
         assert gate.wait(60)
-        return cluster.handlers[InitProducerIdRequest](request, version)
+        return answer(request, version)
 
+    return late, asked, gate
+
+
+def test_two_threads_take_the_transactional_id_once(cluster: TransactionCluster) -> None:
+    """Taken again, it would fence the transaction that the other thread has begun."""
+    late, asked, gate = held_back(cluster.handlers[InitProducerIdRequest])
     with producing(cluster) as producer:
         cluster[1].push(InitProducerIdRequest, late)
         thread = threading.Thread(target=producer.begin, args=(60,))
@@ -519,13 +527,7 @@ def test_a_closed_producer_does_not_take_its_transactional_id(cluster: Transacti
 
 
 def test_a_begin_under_way_ends_with_its_producer(cluster: TransactionCluster) -> None:
-    asked, gate = threading.Event(), threading.Event()
-
-    def late(_request: InitProducerIdRequest, _version: int) -> Any:
-        asked.set()
-        gate.wait(60)
-        return HangUp
-
+    late, asked, gate = held_back(lambda _request, _version: HangUp)
     cluster[1].push(InitProducerIdRequest, late)
     with producing(cluster) as producer, ThreadPoolExecutor(1) as other:
         begun = other.submit(producer.begin)
@@ -542,15 +544,9 @@ def test_a_begin_under_way_on_a_router_of_the_caller_ends_with_its_producer(
     late_request: type[Any],
 ) -> None:
     """It goes on then: looking for the coordinator and connecting to it may take longer than the close."""
-    asked, gate = threading.Event(), threading.Event()
     with TransactionCluster(brokers=2) as cluster, ThreadPoolExecutor(1) as other:
         answer = cluster._find if late_request is FindCoordinatorRequest else cluster._versions
-
-        def late(request: Any, version: int) -> Any:
-            asked.set()
-            gate.wait(60)
-            return answer(request, version)
-
+        late, asked, gate = held_back(answer)
         # The one to begin with is not the coordinator.
         settings = ClientConfig.from_properties(properties(f"{cluster[2].host}:{cluster[2].port}"))
         router = Router(settings)
@@ -570,13 +566,7 @@ def test_a_begin_under_way_on_a_router_of_the_caller_ends_with_its_producer(
 
 def test_a_begin_of_a_later_transaction_ends_with_its_producer(cluster: TransactionCluster) -> None:
     """It began one that only another close would have aborted."""
-    asked, gate = threading.Event(), threading.Event()
-
-    def late(_request: InitProducerIdRequest, _version: int) -> Any:
-        asked.set()
-        gate.wait(60)
-        return HangUp
-
+    late, asked, gate = held_back(lambda _request, _version: HangUp)
     with producing(cluster, version=1) as producer, ThreadPoolExecutor(1) as other:
         transact(producer, "a", 0)
         producer.commit()
