@@ -7,7 +7,7 @@ Numbers, names and kinds are checked against Java's ``org.apache.kafka.common.pr
 from __future__ import annotations
 
 import enum
-from typing import Self
+from typing import Final, Self
 
 _UPPER_CASE_WORDS = frozenset({"ID", "SASL"})
 
@@ -308,3 +308,6 @@ class ErrorCode(enum.IntEnum):
 
 
 _BY_NUMBER: dict[int, ErrorCode] = {member.value: member for member in ErrorCode}
+
+UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+"""Codes for a topic that is gone, or that a broker does not know yet or for the moment."""

@@ -329,8 +329,7 @@ class GroupAdmin(AdminFamily):
             router: Router, key: CoordinatorKey, request: OffsetCommitRequest, limit: Deadline
         ) -> OffsetCommitResponse:
             with noting_lost(lost):
-                with before_sending():
-                    router.connection(find_coordinator(router, key, limit), limit)
+                self._reach_coordinator(key, limit)
                 return ask_coordinator(router, key, request, limit)
 
         try:
@@ -356,8 +355,7 @@ class GroupAdmin(AdminFamily):
         names = {TopicPartition(*tp) for tp in topic_partitions}
 
         def ask(pending: list[Any]) -> Iterator[ItemResult]:
-            with before_sending():
-                self._router.connection(find_coordinator(self._router, key, limit), limit)
+            self._reach_coordinator(key, limit)
             for part in split_commit(group_id, dict.fromkeys(pending, 0)):
                 response = ask_coordinator(self._router, key, _offset_delete(group_id, part), limit)
                 if response.error_code:
@@ -391,12 +389,15 @@ class GroupAdmin(AdminFamily):
         if failures:
             raise with_refused(failures[0], failures[1:])
 
+    def _reach_coordinator(self, key: CoordinatorKey, limit: Deadline) -> None:
+        with before_sending():
+            self._router.connection(find_coordinator(self._router, key, limit), limit)
+
     def _delete_group(self, group_id: str, limit: Deadline) -> None:
         key = CoordinatorKey.group(group_id)
 
         def ask(pending: list[Any]) -> Iterable[ItemResult]:
-            with before_sending():
-                self._router.connection(find_coordinator(self._router, key, limit), limit)
+            self._reach_coordinator(key, limit)
             response = ask_coordinator(self._router, key, DeleteGroupsRequest(groups_names=pending), limit)
             return [ItemResult(result.group_id, result.error_code) for result in response.results]
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from ..config.client_config import ClientConfig
-from ..error_code import ErrorCode
+from ..error_code import UNKNOWN_TOPIC, ErrorCode
 from ..errors import BrokerError, HandshakeClosedError, KafkaError, LoginClosedError, UnreachableError
 from ..runtime.deadline import Deadline
 from ..runtime.retry import is_retriable
@@ -53,8 +53,8 @@ class DeletedTopics:
     def __init__(self, forget_after_ms: float) -> None:
         self._forget_after_s = forget_after_ms / 1000
         self._noted: dict[str, float] = {}
-        self._described: set[str] = set()
-        self._expected: dict[str, str | None] = {}
+        self._existed: dict[str, str | None] = {}
+        """The topics that existed once, with the id that was expected last."""
 
     def add(self, topics: Iterable[str]) -> None:
         """A full wait for ``topics`` has ended without them."""
@@ -62,7 +62,9 @@ class DeletedTopics:
 
     def update(self, metadata: ClusterMetadata) -> None:
         """Forget the topics that ``metadata`` contains again."""
-        self._described.update(name for name, topic in metadata.topics.items() if not topic.error_code)
+        for name, topic in metadata.topics.items():
+            if not topic.error_code:
+                self._existed.setdefault(name, None)
         for name in self._noted.keys() - unknown_topics(metadata, self._noted):
             self._noted.pop(name, None)
 
@@ -71,14 +73,14 @@ class DeletedTopics:
         it was created again since: a wait for the former topic says nothing about it.
         """
         for name, topic_id in topics.items():
-            if topic_id is not None and self._expected.get(name, topic_id) != topic_id:
+            before = self._existed.get(name)
+            if None not in (before, topic_id) and topic_id != before:
                 self._noted.pop(name, None)
-            self._expected[name] = topic_id or self._expected.get(name)
-        self._described.update(topics)
+            self._existed[name] = topic_id or before
 
     def existed(self, topics: Iterable[str]) -> bool:
         """True if all ``topics`` existed once. A topic that was only requested did not."""
-        return self._described.issuperset(topics)
+        return self._existed.keys() >= set(topics)
 
     def contains(self, topics: Iterable[str]) -> bool:
         """True if all ``topics`` are deleted.
@@ -122,10 +124,7 @@ class RetryPolicy:
         metadata.
         """
         self._last = error
-        if isinstance(error, BrokerError) and error.error_code in (
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            ErrorCode.UNKNOWN_TOPIC_ID,
-        ):
+        if isinstance(error, BrokerError) and error.error_code in UNKNOWN_TOPIC:
             return self._wait_for_unknown(metadata)
         # An outage counts for nothing: the brokers that come back are those that may not know it yet.
         self._unknown_until = None

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from ..cluster.router import Router
 from ..config.client_config import ConsumerConfig
+from ..error_code import UNKNOWN_TOPIC
 from ..errors import BrokerError, CorruptRecordError, KafkaError, ProtocolError
 from ..model import TopicPartition
 from ..network.connection import Connection
@@ -54,7 +55,7 @@ from .fetched_records import (
     decode_group,
     group_small_sets,
 )
-from .partition_state import ENDLESS, UNKNOWN, PartitionState, probes_first
+from .partition_state import ENDLESS, PartitionState, probes_first
 
 MAX_WAIT_MS = 1_000
 """A wait ends after this at the latest, to check timeouts."""
@@ -320,7 +321,7 @@ class FetchRun:
 
     def _raise_broken(self) -> None:
         for tp, error in self.broken().items():
-            is_deleted = isinstance(error, BrokerError) and error.error_code in UNKNOWN
+            is_deleted = isinstance(error, BrokerError) and error.error_code in UNKNOWN_TOPIC
             if is_deleted and self._states[tp].existed:
                 self._router.note_deleted([tp.topic])
             raise error

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from ..cluster import retry_policy
 from ..cluster.router import Leader
-from ..error_code import ErrorCode
+from ..error_code import UNKNOWN_TOPIC, ErrorCode
 from ..errors import BrokerError, KafkaError, LogTruncatedError
 from ..model import TopicPartition
 from ..records.batch import EpochRanges, RecordSetEnd, epoch_before
@@ -20,8 +20,7 @@ MIN_FETCH_BYTES = 64 * 1024
 """No fetch asks for less, however few records are left: an estimate that is too low costs a round trip."""
 ENDLESS = (1 << 63) - 1
 """The ``until_offset`` of a partition that is read without an end."""
-UNKNOWN = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-GONE = (*UNKNOWN, ErrorCode.INCONSISTENT_TOPIC_ID)
+GONE = UNKNOWN_TOPIC | {ErrorCode.INCONSISTENT_TOPIC_ID}
 """The topic is deleted, or the broker that answers does not know it yet."""
 
 

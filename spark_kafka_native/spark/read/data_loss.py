@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from ...kafka.error_code import ErrorCode
+from ...kafka.error_code import UNKNOWN_TOPIC
 from ...kafka.errors import BrokerError, DeadlineExceededError, KafkaError
 from ...kafka.model import TopicPartition
 from ..error_conditions import KafkaConditionError
@@ -127,10 +127,7 @@ class DataLossPolicy:
         )
 
 
-_GONE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-
-
 def is_about_missing_partition(error: BaseException) -> bool:
     """True if a topic or partition was missing, at once or until a deadline."""
     found = error.__cause__ if isinstance(error, DeadlineExceededError) else error
-    return isinstance(found, BrokerError) and found.error_code in _GONE
+    return isinstance(found, BrokerError) and found.error_code in UNKNOWN_TOPIC

@@ -21,7 +21,7 @@ from typing import assert_never
 from uuid import UUID
 
 from ...config.client_config import ClientConfig, ProducerConfig
-from ...error_code import ErrorCode
+from ...error_code import UNKNOWN_TOPIC, ErrorCode
 from ...errors import BrokerError, KafkaError
 from ...model import Acks, TopicPartition
 from ...runtime.retry import Backoff
@@ -40,7 +40,6 @@ from .verdict import (
     FATAL,
     GONE,
     REFRESH,
-    UNKNOWN_TOPIC,
     Delivered,
     Failed,
     Retry,

@@ -78,9 +78,6 @@ _INDEFINITE = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-UNKNOWN_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
-"""Codes for a topic that is gone, or that a broker does not know yet or for the moment."""
-
 _FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _FATAL = _FENCED | {ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 _ENDED_TRANSACTION = {

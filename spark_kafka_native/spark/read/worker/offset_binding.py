@@ -120,7 +120,8 @@ def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicP
     full = Deadline.after_ms(retry_policy.KNOWN_TOPIC_WAIT_MS)
     wait({one.topic for one in ranges})
     # Topics that were waited for before end the wait for all: a partition of another one may only be new.
-    rest = {one.topic for one in missing} - unknown_topics(router.snapshot, {one.topic for one in missing})
+    topics = {one.topic for one in missing}
+    rest = topics - unknown_topics(router.snapshot, topics)
     if rest and not full.expired:
         wait(rest)
     return frozenset(missing)
