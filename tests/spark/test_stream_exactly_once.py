@@ -1,6 +1,7 @@
 """The exactly-once sink in Spark: restarts, a commit that raises after its effect, SIGKILL of the driver."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -285,7 +286,9 @@ def test_a_driver_that_stands_still_in_a_commit_goes_on_without_effect(
         os.killpg(driver.pid, signal.SIGCONT)
         _, said = driver.communicate(timeout=300)
         assert driver.returncode
-        assert "EndTxn (commit) for transactional id" in said.decode(), said.decode()[-4000:]
+        # After standing still longer than the transaction timeout, its own deadline may have passed, too.
+        refused = r"EndTxn \(commit\) for transactional id|EndTxn to the coordinator of .* in time"
+        assert re.search(refused, said.decode()), said.decode()[-4000:]
     finally:
         end(driver)
     settle(kafka, once().id)
