@@ -56,6 +56,7 @@ def dripping(head: bytes, tls: ssl.SSLContext | None = None) -> Iterator[int]:
         "2002:a9fe:a9fe::1",
         "64:ff9b:1::a9fe:a9fe",
         "64:ff9b:1:a9fe:a9:fe00::",
+        "64:ff9b:1:a83f:81:1000::",
         "64:ff9b:1:a9:fe:a9fe::",
         "64:ff9b:1:0:a9:fea9:fe00:0",
         "::ffff:0:a9fe:a9fe",

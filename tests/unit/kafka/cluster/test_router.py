@@ -798,6 +798,29 @@ def test_a_wait_for_a_topic_says_nothing_about_one_that_was_created_since() -> N
     assert deleted.existed(["orders"])
 
 
+@pytest.mark.parametrize("meanwhile", ["unknown id", "metadata"])
+def test_the_expected_id_of_a_topic_stays_known_until_another_one_is_expected(meanwhile: str) -> None:
+    """Neither a read without ids nor metadata with the topic lets a later topic pass for the former one."""
+    topic = Topic(name="orders", topic_id=None, partitions={}, error_code=ErrorCode.NONE, internal=False)
+    deleted = DeletedTopics(60_000)
+    deleted.expect({"orders": "1"})
+    if meanwhile == "metadata":
+        deleted.update(ClusterMetadata(topics={"orders": topic}))
+    else:
+        deleted.expect({"orders": None})
+    deleted.add(["orders"])
+    deleted.expect({"orders": "2"})
+    assert not deleted.contains(["orders"])
+
+
+def test_topics_existed_only_if_each_of_them_did() -> None:
+    """One that was only requested may be new, and the wait for it is longer."""
+    deleted = DeletedTopics(60_000)
+    deleted.expect({"orders": None})
+    assert deleted.existed(["orders"])
+    assert not deleted.existed(["orders", "requested"])
+
+
 def test_a_topic_that_was_there_during_the_wait_for_another_one_is_not_taken_for_deleted(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,7 @@ def test_the_settings_of_our_formats_are_the_options_of_the_table(payload):
         ({"VALUE.Format": " Mine ", "Value.Colour": "red"}, ()),
         ({"value.format": "mine", "key.colour": "red"}, ("Unknown option 'key.colour' is ignored",)),
         ({"value.format": " JSON ", "value.colour": "red"}, ("Unknown option 'value.colour' is ignored",)),
+        ({"value.format": " CSV ", "value.colour": "red"}, ("Unknown option 'value.colour' is ignored",)),
         ({"value.colour": "red"}, ("Unknown option 'value.colour' is ignored",)),
         (
             {"value.format": "mine", "value.avroSchema": "{}"},
