@@ -1026,13 +1026,17 @@ def test_on_revoked_may_wait_for_another_thread_that_closes_the_consumer(
     assert waited == [None]
 
 
-def test_a_handler_does_not_wait_for_another_thread_that_closes_the_consumer(make: Make) -> None:
+def test_a_handler_does_not_wait_for_another_thread_that_closes_the_consumer(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may have interrupted a call that this one needs the end of."""
+    for limit in ("leave_deadline", "close_deadline"):
+        monkeypatch.setattr(Rebalance, limit, lambda _: Deadline.after_ms(3_600_000))
     closed: list[bool] = []
 
     def revoked(consumer: GroupConsumer, _: object) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-        wait_until("the handler has ended", lambda: bool(closed))
+        wait_until("the handler has ended", lambda: bool(closed), 60)
 
     consumer = make(A0, on_revoked=revoked)
 
@@ -1047,6 +1051,37 @@ def test_a_handler_does_not_wait_for_another_thread_that_closes_the_consumer(mak
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert closed == [False]
+
+
+def test_a_callback_does_not_wait_for_another_thread_that_closes_the_consumer(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one waits for the end of the read that has called it."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 3_600_000)
+    begun, returned = threading.Event(), threading.Event()
+
+    def revoked(consumer: GroupConsumer, _: object) -> None:
+        if not begun.is_set():
+            begun.set()
+            wait_until("it is being closed", lambda: parts.rebalance.leaving)
+            consumer.close()
+            returned.set()
+
+    consumer = make(A0, B0, on_revoked=revoked)
+    asked(consumer)
+    parts = parts_of(consumer)
+    with parts.member.changing() as membership:
+        membership.state, membership._target = MemberState.TAKING, frozenset([A1, B0])
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(consumer.fetch_record, 60)
+        assert begun.wait(60)
+        closing = pool.submit(consumer.close)
+        try:
+            assert returned.wait(60)
+        finally:
+            consumer._closer = None  # no thread waits on after a failure
+        assert isinstance(reading.exception(60), ConsumerClosedError)
+        closing.result(60)
 
 
 def test_a_commit_that_ends_nothing_contains_the_records_that_another_thread_has_read(make: Make) -> None:

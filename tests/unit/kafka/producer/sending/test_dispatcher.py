@@ -239,6 +239,24 @@ def test_a_busy_partition_does_not_fill_each_request():
     assert one.requests == [[busy[0]], [waiting], [busy[1]], [busy[2]]]
 
 
+def test_partitions_that_are_all_busy_take_turns():
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    one.connections.max_in_flight = 1
+    batches = [batch(order) for order in range(6)]
+    one.connections.max_bytes = 2 * len(batches[0].data) - 1
+    for place, each in enumerate(batches):
+        each.topic_partition = TopicPartition("t", place % 2)
+        half.queues.add(each)
+    lookups = SimpleNamespace(unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    for _ in batches:
+        dispatcher.send(5.0)
+        (sent,) = one.broker.in_flight.pop()
+        half.queues.of(sent.topic_partition).answered(sent, ErrorCode.NONE, None, 5.0)
+    assert one.requests == [[each] for each in batches]
+
+
 def test_batches_that_fail_again_and_again_do_not_fill_each_request():
     half, one = SendingHalf(), OneBroker()
     half.queues.producer_id.received(ProducerIdentity(7, 0))
