@@ -564,6 +564,31 @@ def test_a_begin_under_way_on_a_router_of_the_caller_ends_with_its_producer(
         assert not cluster.held
 
 
+def test_a_begin_without_a_coordinator_ends_with_its_producer_on_a_router_of_the_caller(
+    cluster: TransactionCluster,
+) -> None:
+    """No later attempt looks for one: nothing else would end them before the time of the operation."""
+    asked = threading.Event()
+
+    def hang_up(*_: object) -> Any:
+        asked.set()
+        return HangUp
+
+    client = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20, "default.api.timeout.ms": 30_000}
+    settings = ClientConfig.from_properties(properties(cluster.bootstrap_servers, **client))
+    router = Router(settings)
+    router.metadata((), deadline=Deadline.after_ms(60_000))  # the first contact, which is not tried for long
+    cluster[1].on(FindCoordinatorRequest, hang_up)
+    producer = TransactionalProducer(settings, TransactionConfig(transactional_id="x"), router=router)
+    with ThreadPoolExecutor(1) as other:
+        begun = other.submit(producer.begin)
+        assert asked.wait(60)
+        producer.close()
+        with pytest.raises(ProducerClosedError, match=r"close\(\) was called"):
+            begun.result(60)
+    router.close()
+
+
 def test_a_begin_of_a_later_transaction_ends_with_its_producer(cluster: TransactionCluster) -> None:
     """It began one that only another close would have aborted."""
     late, asked, gate = held_back(lambda _request, _version: HangUp)

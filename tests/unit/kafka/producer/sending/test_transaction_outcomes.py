@@ -447,6 +447,16 @@ def test_an_unanswered_request_for_partitions_fences_the_producer(
     assert not cluster.committed[TP]
 
 
+def test_closing_fences_a_producer_with_records_that_may_still_arrive(cluster: TransactionCluster) -> None:
+    """Only what would fence a successor is not requested by a closed producer."""
+    with producing(cluster, 1) as producer:
+        producer.begin()
+        producer.send("t", value=b"1")
+        producer.flush()
+        producer._transaction.failed(KafkaError("lost"), uncertain=True)
+    assert (cluster.held["x"].state, cluster.held["x"].epoch) == ("aborted", 1)
+
+
 def test_a_transaction_that_may_be_committed_cannot_be_given_away(cluster: TransactionCluster) -> None:
     with producing(cluster) as producer:
         producer.begin()
