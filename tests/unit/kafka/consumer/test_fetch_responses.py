@@ -858,10 +858,40 @@ def test_a_topic_that_is_recreated_as_the_wait_for_it_ends_is_a_recreated_one() 
 def test_another_topic_id_of_a_broker_that_lags_does_not_count_beside_that_of_the_topic() -> None:
     """An answer without a leader is one of a broker that knows the topic."""
     one = state(topic_id=UUID(int=1))
+    apply_failure(one, BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "x"), 50, RULES)
     for now in range(50, 60):
         apply_leader(one, Leader(1, 0, UUID(int=2)), now, RULES)
         apply_leader(one, BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "x"), now, RULES)
     assert one.error is None
+
+
+def test_another_topic_id_counts_on_after_answers_of_brokers_that_do_not_know_the_topic() -> None:
+    one = state(topic_id=UUID(int=1))
+    for now in range(50, 54):
+        assert one.error is None
+        apply_failure(one, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "x"), now, RULES)
+        apply_leader(one, Leader(1, 0, UUID(int=2)), now, RULES)
+    assert isinstance(one.error, TopicRecreatedError)
+
+
+def test_another_topic_id_is_no_wait_for_the_topic_however_late_the_answers_are() -> None:
+    one = state(topic_id=UUID(int=1))
+    apply_failure(one, BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "x"), 50, RULES)
+    for step in range(4):
+        assert one.error is None
+        now = 50 + 0.9 * step * retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
+        apply_leader(one, Leader(1, 0, UUID(int=2)), now, RULES)
+    assert isinstance(one.error, TopicRecreatedError)
+
+
+def test_another_topic_id_is_counted_anew_after_an_error_was_raised() -> None:
+    one = state(topic_id=UUID(int=1))
+    apply_failure(one, BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "x"), 50, RULES)
+    for _ in range(2):
+        for now in range(50, 53):
+            apply_leader(one, Leader(1, 0, UUID(int=2)), now, RULES)
+        assert one.error is None
+        one.try_again()
 
 
 def test_an_answer_tells_which_topic_the_offsets_are_of() -> None:

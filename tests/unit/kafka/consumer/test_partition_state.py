@@ -101,6 +101,19 @@ def test_a_failure_asks_again_from_what_the_caller_has_with_the_epoch_before_it(
     assert (one.broker.node_id, one.broker.leader_is_stale, one.progress.last_failure) == (2, False, LOST)
 
 
+@pytest.mark.parametrize("answer", ["records", "those of others"])
+def test_failures_before_and_after_an_answer_are_not_in_a_row(answer: str) -> None:
+    progress = state().progress
+    progress.fail(LOST, 1.0, 0.0)
+    if answer == "records":
+        progress.receive(2.0)
+    else:
+        progress.pass_over()
+    assert progress.seconds_like(LOST, 5.0) == 0.0
+    progress.fail(LOST, 5.0, 0.0)
+    assert progress.seconds_like(LOST, 6.0) == 1.0
+
+
 def test_records_given_out_after_the_next_request_failed_lift_what_is_asked_for() -> None:
     one = state()
     one.receive(RecordSetEnd(15, 4), 10, 1, 0.0)
