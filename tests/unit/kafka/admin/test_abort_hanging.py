@@ -8,8 +8,9 @@ import pytest
 from support.brokers.scripted_broker import HangUp, ScriptedCluster
 
 from spark_kafka_native.kafka.admin.admin import Admin
+from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, KafkaError
+from spark_kafka_native.kafka.errors import BrokerError, KafkaError, NetworkError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.transaction_admin import (
     DescribeProducersRequest,
@@ -87,6 +88,32 @@ def test_an_abort_of_which_no_response_came_may_have_been_carried_out(lost: str)
             admin.abort_hanging(A0, 1)
     is_said = "may have been carried out" in "".join(getattr(raised.value, "__notes__", ()))
     assert is_said is (lost == "WriteTxnMarkers")
+
+
+def test_an_abort_for_which_the_leader_could_not_be_reached_was_not_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = {"producer_id": 7, "current_txn_start_offset": 1}
+    with (
+        MockBroker() as broker,
+        Admin(broker.bootstrap_servers, default_api_timeout_ms=1_000, retry_backoff_ms=5) as admin,
+    ):
+        broker.create_topic("a")
+        there = {"partition_index": 0, "active_producers": [state]}
+        broker.on("DescribeProducers", times=None).reply({"topics": [{"name": "a", "partitions": [there]}]})
+        leader = Router.leader
+
+        def leader_that_ends(router: Router, *given: Any) -> Any:
+            def refuse(*_: object) -> None:
+                raise NetworkError("refused")
+
+            monkeypatch.setattr(Router, "connection", refuse)
+            return leader(router, *given)
+
+        monkeypatch.setattr(Router, "leader", leader_that_ends)
+        with pytest.raises(KafkaError, match="refused") as raised:
+            admin.abort_hanging(A0, 1)
+    assert "may have been carried out" not in "".join(getattr(raised.value, "__notes__", ()))
 
 
 def test_an_abort_ends_the_transaction_at_its_offset_and_no_other() -> None:

@@ -663,6 +663,21 @@ def test_what_is_fetched_again_keeps_the_epoch_of_the_record_before(
     assert shared.take() is None
 
 
+def test_what_is_fetched_again_after_a_reset_behind_records_that_wait_leaves_no_epochs(
+    shared: PrefetchBuffer,
+) -> None:
+    """The log may have others at their offsets since."""
+    for first, until, epoch in ((0, 5, 1), (5, 8, 2), (8, 9, 2)):
+        given = replace(records(first, until), leader_epoch=epoch, epoch_ranges=((first, until, epoch),))
+        shared.put(wanted(shared), wanted(shared).moves, given)
+    shared.take()
+    taken = shared.take()
+    assert taken is not None
+    shared.reset(wanted(shared), wanted(shared).moves, AppliedReset(9, 5, 0, 5))
+    shared.fetch_again(TP, 5, begun(5, epoch=1, resets=taken.resets))
+    assert epochs_at(shared, 3, 5) == [-1, -1]
+
+
 @pytest.mark.parametrize("is_reset", [False, True])
 def test_what_is_fetched_again_leaves_earlier_records_their_epochs(
     shared: PrefetchBuffer, is_reset: bool

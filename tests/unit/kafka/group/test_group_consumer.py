@@ -1053,6 +1053,31 @@ def test_a_handler_does_not_wait_for_another_thread_that_closes_the_consumer(
     assert closed == [False]
 
 
+def test_close_waits_for_a_close_in_another_thread_longer_than_for_a_callback_of_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Rebalance, "leave_deadline", lambda _: Deadline.after_ms(0))
+    consumer = make(A0)
+    leaving, gate = threading.Event(), threading.Event()
+
+    def stop(_: Deadline) -> None:
+        leaving.set()
+        assert gate.wait(60)
+
+    parts_of(consumer).member.stop = stop  # type: ignore[method-assign,assignment]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(consumer.close)
+        assert leaving.wait(60)
+        second = pool.submit(consumer.close)
+        try:
+            with pytest.raises(TimeoutError):
+                second.result(0.3)
+        finally:
+            gate.set()
+        first.result(60)
+        second.result(60)
+
+
 def test_a_callback_does_not_wait_for_another_thread_that_closes_the_consumer(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -680,6 +680,15 @@ class TestSpilledBatches:
         partition.lost(second, LOST, 102.0)
         assert second.sending.since == 100.0
 
+    def test_the_time_of_one_that_was_never_spilled_goes_on(self, partition: Partition) -> None:
+        """Or records behind others would outlive delivery.timeout.ms with each answer."""
+        confirmed(partition)
+        first, second = fill(partition, 1, 2)
+        began = second.sending.since
+        assert partition.ask() is first
+        partition.answer(first, now=100.0)
+        assert second.sending.since == began != 100.0
+
     def test_after_a_spill_what_is_in_flight_goes_along_unless_nothing_would_recognise_it(
         self, partition: Partition
     ) -> None:
