@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 
 from ..kafka.config.client_config import ClientConfig
 from ..kafka.config.secret import Secret, is_reference
-from ..kafka.config.security_config import takes_reference
+from ..kafka.config.security_config import SecurityConfig, takes_reference
 from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError
 from ..kafka.runtime.deadline import Deadline
 from ..kafka.runtime.retry import Backoff, retry
@@ -77,22 +77,19 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
     if it lives. Raises the client's errors, and `DeadlineExceededError` if another process does not end.
     """
     folder = session_folder()
+    salt = _salt_of(folder, client)
+    # Without the lock of the salt: to ask for the user of one login may take long, and others wait for it.
+    key = f"{_settings(client, options, salt)}-{_hashed(_user(client), salt)}"
     if folder is None:
-        place = _key(client, options, b"")
-        keeper = TokenKeeper(client, options, _in_process.get(place))
+        keeper = TokenKeeper(client, options, _in_process.get(key))
         try:
-            return SharedLogin(login=_login(keeper, ask=ask), place=place)
+            return SharedLogin(login=_login(keeper, ask=ask), place=key)
         finally:
-            _in_process[place] = keeper.kept
-            for other in [
-                one for one, kept in list(_in_process.items()) if one != place and not _lives(kept)
-            ]:
+            _in_process[key] = keeper.kept
+            for other in [one for one, kept in list(_in_process.items()) if one != key and not _lives(kept)]:
                 _in_process.pop(other, None)
+    file = folder / f"{_PREFIX}{key}"
     patience_ms = client.default_api_timeout_ms
-    with _locked(folder / "pykafka-tokens", patience_ms) as opened:
-        salt = _salt(opened, folder)
-    # Without that lock: to ask for the user of one login may take long, and others wait for the lock.
-    file = folder / f"{_PREFIX}{_key(client, options, salt)}"
     held = None if ask else _read(file).held
     if held is not None and held.left >= REPLACE_BELOW:
         patience_ms = 0
@@ -110,6 +107,26 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
         finally:
             if keeper.kept != before:
                 _keep(file, keeper, before)
+
+
+def known_logins(client: ClientConfig, options: TokenOptions) -> list[SharedLogin]:
+    """What `shared_login` has for the same settings, found without the cluster, a KDC or a token provider:
+    one for each user with a token that lives. None where the settings can't be read."""
+    folder = session_folder()
+    try:
+        settings = _settings(client, options, _salt_of(folder, client))
+    except KafkaError as error:
+        _LOG.info("The delegation token that the session shares was not looked for: %s", error)
+        return []
+    if folder is None:
+        found = {place: kept for place, kept in _in_process.items() if place.startswith(settings)}
+    else:
+        found = {str(file): _read(file) for file in _token_files(folder, settings)}
+    return [
+        SharedLogin(login=kept.held.login, place=place)
+        for place, kept in found.items()
+        if kept.held is not None and kept.held.left
+    ]
 
 
 def _login(keeper: TokenKeeper, *, ask: bool) -> TokenLogin:
@@ -161,6 +178,13 @@ def _opened_and_locked(file: Path, deadline: Deadline) -> BinaryIO:
     return opened
 
 
+def _salt_of(folder: Path | None, client: ClientConfig) -> bytes:
+    if folder is None:
+        return b""
+    with _locked(folder / "pykafka-tokens", client.default_api_timeout_ms) as opened:
+        return _salt(opened, folder)
+
+
 def _salt(opened: BinaryIO, folder: Path) -> bytes:
     """Random bytes of the session. Raises `ConfigError` if they can't be kept for its other processes."""
     salt = opened.read(_SALT_BYTES)
@@ -176,23 +200,28 @@ def _salt(opened: BinaryIO, folder: Path) -> bytes:
     return salt
 
 
-def _key(client: ClientConfig, options: TokenOptions, salt: bytes) -> str:
-    """Equal for equal credentials only: no user gets the token of another one. It reveals nothing of them."""
+def _hashed(text: str, salt: bytes) -> str:
+    """It reveals nothing of ``text``."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=16).hexdigest()
+
+
+def _settings(client: ClientConfig, options: TokenOptions, salt: bytes) -> str:
+    """With `_user` equal for equal credentials only: no user gets the token of another one. Raises
+    `ConfigError` for files and variables that can't be read."""
     security = {
         one.name: value.reveal() if isinstance(value, Secret) else str(value)
         for one in fields(client.security)
         if (value := getattr(client.security, one.name)) is not None
     }
-    identity = _identity(client, security)
-    text = json.dumps([client.bootstrap_servers, security, repr(options), identity], sort_keys=True)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=salt, digest_size=16).hexdigest()
+    referred = _referred(client.security, security)
+    return _hashed(
+        json.dumps([client.bootstrap_servers, security, repr(options), referred], sort_keys=True), salt
+    )
 
 
-def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
-    """The user, as far as the settings themselves do not say it: a ticket cache, a token from a provider, the
-    values of files and variables. Raises the client's errors."""
+def _referred(security: SecurityConfig, settings: Mapping[str, str]) -> list[str]:
+    """The values of files and variables that ``settings`` name."""
     # A token of a file included, all of it: a token that names another user is easily written.
-    security = client.security
     given = [
         (one.metadata["property"], settings[one.name]) for one in fields(security) if one.name in settings
     ]
@@ -206,11 +235,17 @@ def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
         # The client certificate at the same place may be another user's by now.
         files = ((setting, getattr(security, name)) for name, setting in _CERTIFICATE_FILES.items())
         found += [_digest(setting, path) for setting, path in files if path is not None]
-    deadline = Deadline.after_ms(client.default_api_timeout_ms)
+    return found
+
+
+def _user(client: ClientConfig) -> str:
+    """The user, where only a ticket or a token from a provider says it, else nothing. Raises the client's
+    errors."""
+    security, deadline = client.security, Deadline.after_ms(client.default_api_timeout_ms)
     if security.uses_sasl and security.mechanism == "GSSAPI":
         from ..kafka.security.kerberos import log_in, login_of
 
-        return [*found, log_in(login_of(security), deadline)[0]]
+        return log_in(login_of(security), deadline)[0]
     if security.uses_sasl and security.token_provider is not None:
         from ..kafka.security.tokens import current_token
 
@@ -221,8 +256,8 @@ def _identity(client: ClientConfig, settings: Mapping[str, str]) -> list[str]:
                 "share a delegation token only while it returns the same one; else each creates one",
                 security.token_provider,
             )
-        return [*found, user]
-    return found
+        return user
+    return ""
 
 
 def _digest(setting: str, path: str) -> str:
@@ -274,6 +309,10 @@ def _keep(file: Path, keeper: TokenKeeper, before: KeptTokens) -> None:
     _remove_ended(file)
 
 
+def _token_files(folder: Path, settings: str = "") -> list[Path]:
+    return [file for file in folder.glob(f"{_PREFIX}{settings}*") if not file.name.endswith(_LOCK)]
+
+
 def _lives(kept: KeptTokens) -> bool:
     return any(one is not None and one.left for one in (kept.held, kept.coming))
 
@@ -286,8 +325,8 @@ def _remove_ended(file: Path) -> None:
     """Remove the files beside ``file`` with tokens that have ended: logins that no process has any more. One
     that a process has locked is left: it gets another token.
     """
-    for other in file.parent.glob(f"{_PREFIX}*"):
-        if other == file or other.name.endswith(_LOCK):
+    for other in _token_files(file.parent):
+        if other == file:
             continue
         with suppress(OSError, KafkaError):
             if not _has_ended(other):

@@ -116,7 +116,11 @@ class KafkaBatchWriter(SameVersion, DataSourceArrowWriter):  # type: ignore[misc
 
     def _for_driver(self) -> WriteOptions:
         """The options with the driver's own login, as the token may have ended before the tasks have."""
-        return self._options if self._lent is None else self._options.with_driver(self._lent.credentials)
+        return (
+            self._options
+            if self._lent is None
+            else self._options.with_driver(self._lent.credentials.client())
+        )
 
     def _expire_token(self) -> None:
         if self._lent is not None:

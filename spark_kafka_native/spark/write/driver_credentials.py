@@ -1,8 +1,8 @@
-"""What the process that ends a write gets in the place of the driver's credentials.
+"""What the process that ends a batch write gets in the place of the driver's credentials.
 
-Spark pickles a writer for tasks and for the process that commits or aborts alike, so that one has what tasks
-have: a delegation token, which may have ended by then. `DriverCredentials` lets it log in as the driver does,
-and `LentToken` is the token of one batch write, which it expires.
+Spark pickles its writer for tasks and for the process that commits or aborts alike, so that one has what
+tasks have: a delegation token, which may have ended by then. `DriverCredentials` lets it log in as the driver
+does, and `LentToken` is the token of the write, which it expires.
 """
 
 from __future__ import annotations

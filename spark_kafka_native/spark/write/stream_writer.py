@@ -7,7 +7,7 @@ longer but the connections of the workers. Everything that a task reports goes i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pickle import PickleError
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ...kafka.errors import ConfigError
+from ...kafka.errors import ConfigError, KafkaError
 from ..options.option_values import OptionValues
 from ..same_version import SameVersion
 from ..user_messages import HideTracebacks, advise, inform, note_once, prefix_log_lines
@@ -26,7 +26,6 @@ from .write_task import KafkaCommitMessage, RowColumns
 
 if TYPE_CHECKING:
     from ..shared_login import SharedLogin
-    from .driver_credentials import DriverCredentials
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _ADAPTIVE: Final = (
@@ -36,7 +35,7 @@ _ADAPTIVE: Final = (
 )
 
 
-class _ResolveError(ConfigError, PickleError):
+class _UnsentError(KafkaError, PickleError):
     """Raised while a writer is pickled: PySpark wraps each exception that is no `PickleError`."""
 
 
@@ -60,32 +59,29 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
             self._options.topic_hint,
             self._options.formats,
         )
-        self._sent: RowColumns | None = None
-        """``_columns`` with their schemas: PySpark pickles a writer twice."""
+        self._sent: dict[str, Any] | None = None
+        """What tasks get in the place of attributes; looked up once, as PySpark pickles a writer twice."""
         self._warnings = (*self._options.warnings, *warnings)
-        self._shared: SharedLogin | None = None
-        self._credentials: DriverCredentials | None = None
-        """Of the driver, which ends transactions: a micro-batch may outlive its token."""
-        if self._options.tokens is not None:
-            from ..shared_login import shared_login
-
-            self._shared = shared_login(self._options.client, self._options.tokens, ask=False)
-            if once is not None:
-                from .driver_credentials import DriverCredentials
-
-                self._credentials = DriverCredentials.of(self._options.client)
-            self._options = self._options.with_login(self._shared.login)
 
     @HideTracebacks()
     def sent_state(self) -> dict[str, Any]:
-        """As `SameVersion.sent_state`, with the schemas that the tasks write under. Only a writer that goes
-        to tasks looks them up: a commit or an abort must not fail for a schema registry."""
+        """As `SameVersion.sent_state`, with the schemas that the tasks write under, and their login in the
+        place of the driver's. Only a writer that goes to tasks looks them up: a commit or an abort must not
+        fail for a schema registry, a KDC or a token provider."""
         if self._sent is None:
             try:
-                self._sent = self._columns.resolve()
-            except ConfigError as error:
-                raise _ResolveError(str(error)) from error
-        return super().sent_state() | {"_columns": self._sent, "_sent": None}
+                self._sent = {"_columns": self._columns.resolve(), "_options": self._for_tasks()}
+            except KafkaError as error:
+                raise _UnsentError(str(error)) from error
+        return super().sent_state() | self._sent | {"_sent": {}}
+
+    def _for_tasks(self) -> WriteOptions:
+        tokens = self._options.tokens
+        if tokens is None:
+            return self._options
+        from ..shared_login import shared_login
+
+        return self._options.with_login(shared_login(self._options.client, tokens, ask=False).login)
 
     @HideTracebacks()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -119,7 +115,7 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
             is_first = _is_first_of_run("ended", messages) is not False
             if is_first and any(isinstance(one, KafkaCommitMessage) and one.is_adaptive for one in messages):
                 inform(_ADAPTIVE)
-            options = self._options.with_driver(self._credentials)
+            options = self._for_driver(self._known_logins())
             commit_transactions(messages, batchId, options, once, is_first=is_first)
         from .driver.write_summary import WriteSummary
 
@@ -127,22 +123,19 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
         summary.announce(f"batch {batchId}: ")
         if self._options.summary_path is not None:
             summary.save(self._options.summary_path, batchId=batchId)
-        self._discard_credentials()  # after a failure of the commit Spark calls `abort`, which needs them
 
     @HideTracebacks()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Without transactions nothing can be taken back: what the tasks wrote stays, and Spark writes the
         batch again."""
         prefix_log_lines()
-        if self._shared is not None:
-            self._shared.forget()
+        known = self._known_logins()
+        for login in known:
+            login.forget()
         if self._options.exactly_once is not None:
             from .driver.stream_commit import abort_transactions
 
-            try:
-                abort_transactions(messages, self._options.with_driver(self._credentials), batchId)
-            finally:
-                self._discard_credentials()
+            abort_transactions(messages, self._for_driver(known), batchId)
             return
         written = sum(message is not None for message in messages)
         _LOG.warning(
@@ -151,9 +144,20 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
             batchId, written,
         )  # fmt: skip
 
-    def _discard_credentials(self) -> None:
-        if self._credentials is not None:
-            self._credentials.discard()
+    def _known_logins(self) -> list[SharedLogin]:
+        """Those of tasks, as far as the session knows them."""
+        if self._options.tokens is None:
+            return []
+        from ..shared_login import known_logins
+
+        return known_logins(self._options.client, self._options.tokens)
+
+    def _for_driver(self, known: Sequence[SharedLogin]) -> WriteOptions:
+        """The options with the driver's own login, as a micro-batch may outlive the token of its tasks; with
+        the one of ``known`` where the driver can't log in."""
+        if len(known) != 1:
+            return self._options  # not with the token of another user
+        return self._options.with_login(known[0].login).with_driver(self._options.client)
 
     def _is_first_commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> bool:
         """True if the query has committed nothing since its last start."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ...kafka.config.client_config import ClientConfig, ProducerConfig
 from ...kafka.errors import ConfigError, KafkaError
@@ -17,9 +17,6 @@ from ...kafka.security.config_providers import allowed_path
 from ..delegation_tokens import TokenLogin, TokenOptions
 from ..options.option_values import IGNORE_KEYS, MEANINGLESS_IN_WRITES, OptionValues
 from ..payload_formats import PayloadFormat, ignored_settings
-
-if TYPE_CHECKING:
-    from .driver_credentials import DriverCredentials
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 LOGIN_MS: Final = 15_000
@@ -163,10 +160,9 @@ class WriteOptions:
         assert self.tokens is not None
         return replace(self, client=login.to(self.tokens.of_tasks(self.client)))
 
-    def with_driver(self, credentials: DriverCredentials | None) -> WriteOptions:
-        """The same with the driver's credentials, where they are to be had and let it log in: the token of
-        the tasks may have ended, and a KDC or a token endpoint may be down."""
-        client = None if credentials is None else credentials.client()
+    def with_driver(self, client: ClientConfig | None) -> WriteOptions:
+        """Those of tasks with the driver's ``client``, where it is to be had and can log in: the token of the
+        tasks may have ended, and a KDC or a token endpoint may be down."""
         if client is None:
             return self
         from ...kafka.cluster.router import router_for  # late: workers read this module, too

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StringType, StructField, StructType
 from support.full_disk import full_disk
 from support.tokens import HMAC, HOUR_MS, PASSWORD, SCRAM, Clocks, Cluster, client, parsed
@@ -20,8 +21,10 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, ConfigError, NetworkError
+from spark_kafka_native.kafka.errors import BrokerError, ConfigError, KafkaError, NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.security import kerberos
+from spark_kafka_native.spark import shared_login
 from spark_kafka_native.spark.delegation_tokens import (
     HeldToken,
     KeptTokens,
@@ -569,8 +572,31 @@ def test_a_token_that_was_made_just_now_ends_with_the_stream(cluster: Cluster) -
 
 
 def on_the_driver(writer: Any) -> Any:
-    """The process that commits gets a pickle, as tasks do."""
+    """The process that commits a batch write gets a pickle, as tasks do."""
     return pickle.loads(pickle.dumps(writer))
+
+
+def stream_writer(given: dict[str, str]) -> KafkaStreamWriter:
+    """Spark makes one to plan a micro-batch, and another one from the data source to commit or abort it."""
+    found = pickle.loads(pickle.dumps(KafkaDataSource(dict(given)))).streamWriter(ROWS, overwrite=False)
+    assert isinstance(found, KafkaStreamWriter)
+    return found
+
+
+def login_of_tasks(given: dict[str, str]) -> ClientConfig:
+    """Of the next micro-batch. PySpark pickles its writer twice."""
+    planned = stream_writer(given)
+    command, writer = pickle.dumps(planned), pickle.dumps(planned)
+    assert command == writer
+    assert PASSWORD.encode() not in writer
+    task = pickle.loads(writer)
+    assert pickle.dumps(pickle.loads(pickle.dumps(task))) == pickle.dumps(task)
+    client: ClientConfig = task._options.client
+    return client
+
+
+def pads(session: Path) -> list[Path]:
+    return [file for file in session.iterdir() if "pad" in file.name]
 
 
 @pytest.mark.parametrize("end", [lambda writer: writer.commit([]), lambda writer: writer.abort([None])])
@@ -586,7 +612,7 @@ def test_a_batch_write_expires_its_token(
     end(on_the_driver(writer))
     assert cluster.alive == {}
     assert cluster.configs[-1] == client()
-    assert not [file for file in session.iterdir() if "pad" in file.name]
+    assert pads(session) == []
     end(on_the_driver(writer))
     assert cluster.calls.count("expire t1") == 1
 
@@ -601,7 +627,7 @@ def test_a_batch_write_that_can_not_be_prepared_leaves_no_token(
     with pytest.raises(NetworkError):
         KafkaBatchWriter(OptionValues.parse(SCRAM | {"topic": "t"}, Scope.WRITE), ROWS, overwrite=False)
     assert cluster.alive == {}
-    assert not [file for file in session.iterdir() if "pad" in file.name]
+    assert pads(session) == []
 
 
 def test_a_batch_write_without_room_for_its_half_leaves_no_token(cluster: Cluster, session: Path) -> None:
@@ -673,60 +699,133 @@ def test_transactions_are_ended_with_the_drivers_login(
         for verb in ("commit", "abort"):
             writer = KafkaBatchWriter(OptionValues.parse(given, Scope.WRITE), ROWS, overwrite=False)
             getattr(on_the_driver(writer), verb)([])
+    assert pads(session) == []
     for verb in ("commit", "abort"):
-        stream_writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), ROWS)
-        assert PASSWORD.encode() not in pickle.dumps(stream_writer)
-        getattr(on_the_driver(stream_writer), verb)([], 0)
+        login_of_tasks(given)
+        getattr(stream_writer(given), verb)([], 0)
+        assert pads(session) == []
     assert used == reached == [client(given)] * 6
-    assert not [file for file in session.iterdir() if "pad" in file.name]
 
 
+KERBEROS = {
+    name: text for name, text in SCRAM.items() if "username" not in name and "password" not in name
+} | {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
+
+
+class Kdc:
+    """While it is down, no driver can log in."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_up, self.user = True, "alice@A"
+        self.limits_ms: list[float] = []
+        monkeypatch.setattr(kerberos, "log_in", lambda _, deadline: (self.log_in(deadline), 3600.0))
+        monkeypatch.setattr(Router, "metadata", lambda *_, deadline: self.log_in(deadline))
+
+    def log_in(self, deadline: Deadline) -> str:
+        self.limits_ms.append(deadline.remaining_ms)
+        if not self.is_up:
+            raise NetworkError("GSSAPI: no KDC")
+        return self.user
+
+
+@pytest.fixture
+def kdc(monkeypatch: pytest.MonkeyPatch) -> Kdc:
+    return Kdc(monkeypatch)
+
+
+@pytest.fixture
+def ended_with(monkeypatch: pytest.MonkeyPatch) -> list[ClientConfig]:
+    """The clients that have ended the transactions of a stream."""
+    found: list[ClientConfig] = []
+    monkeypatch.setattr(
+        stream_commit, "commit_transactions", lambda _, __, options, ___, **____: found.append(options.client)
+    )
+    monkeypatch.setattr(
+        stream_commit, "abort_transactions", lambda _, options, __: found.append(options.client)
+    )
+    return found
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+@pytest.mark.parametrize("has_folder", [True, False])
 def test_a_driver_that_can_not_log_in_ends_transactions_with_the_token(
-    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    session: Path,
+    kdc: Kdc,
+    ended_with: list[ClientConfig],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
+    has_folder: bool,
 ) -> None:
     """A KDC that is down at the end of a long job does not undo it, and takes little of its time."""
-    limits = []
-
-    def fail(*_: object, deadline: Deadline) -> None:
-        limits.append(deadline.remaining_ms)
-        raise NetworkError("GSSAPI: no KDC")
-
-    used = []
-    monkeypatch.setattr(Router, "metadata", fail)
-    monkeypatch.setattr(
-        stream_commit, "commit_transactions", lambda _, __, options, ___, **____: used.append(options.client)
-    )
-    given = SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once"}
-    writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), ROWS)
-    on_the_driver(writer).commit([], 0)
-    assert used == [writer._options.client]
+    monkeypatch.setattr(shared_login, "_in_process", {})
+    if not has_folder:
+        monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    given = KERBEROS | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+    of_tasks = login_of_tasks(given)
+    kdc.is_up, kdc.limits_ms = False, []
+    getattr(stream_writer(given), verb)([], 0)
+    assert ended_with == [of_tasks]
     assert "as the driver can't log in: GSSAPI: no KDC" in caplog.text
-    assert [limit <= 15_000 for limit in limits] == [True]
-    assert not [file for file in session.iterdir() if "pad" in file.name]
+    assert [limit <= 15_000 for limit in kdc.limits_ms] == [True]
+    assert pads(session) == []
+
+
+@pytest.mark.usefixtures("cluster", "session")
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+def test_transactions_of_one_user_are_not_ended_with_the_token_of_another(
+    kdc: Kdc, ended_with: list[ClientConfig], verb: str
+) -> None:
+    """Of two that have logged in with the same settings it is not known here which one it was."""
+    given = KERBEROS | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+    for kdc.user in ("alice@A", "bob@A"):
+        login_of_tasks(given)
+    kdc.is_up = False
+    getattr(stream_writer(given), verb)([], 0)
+    assert ended_with == [client(given)]
+
+
+@pytest.mark.usefixtures("session")
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+def test_rows_that_are_in_the_log_need_no_login_for_a_commit_or_an_abort(
+    cluster: Cluster, kdc: Kdc, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Nor anything that the settings refer to."""
+    monkeypatch.setenv("THE_USER", "alice")
+    given = KERBEROS | {"topic": "t", "kafka.sasl.kerberos.principal": "env:THE_USER"}
+    login_of_tasks(given)
+    asked = [*cluster.calls]
+    kdc.is_up, kdc.limits_ms = False, []
+    monkeypatch.delenv("THE_USER")
+    getattr(stream_writer(given), verb)([None], 0)
+    assert (kdc.limits_ms, cluster.calls) == ([], asked)
+
+
+@pytest.mark.usefixtures("session")
+def test_a_login_that_tasks_can_not_get_is_shown_as_it_is(cluster: Cluster) -> None:
+    cluster.failure = NetworkError("no answer")
+    planned = stream_writer(SCRAM | {"topic": "t"})
+    with pytest.raises(KafkaError, match=r"^no answer$"):
+        CloudPickleSerializer().dumps(planned)
 
 
 @pytest.mark.usefixtures("reached")
 def test_a_commit_that_fails_leaves_the_drivers_login_for_the_abort(
-    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, session: Path, monkeypatch: pytest.MonkeyPatch, ended_with: list[ClientConfig]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise NetworkError("no answer")
 
-    used = []
     monkeypatch.setattr(stream_commit, "commit_transactions", fail)
-    monkeypatch.setattr(
-        stream_commit, "abort_transactions", lambda _, options, _batch: used.append(options.client)
-    )
-    writer = KafkaStreamWriter(
-        OptionValues.parse(SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once"}, Scope.WRITE), ROWS
-    )
+    given = SCRAM | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+    login_of_tasks(given)
     with pytest.raises(NetworkError):
-        on_the_driver(writer).commit([], 0)
-    on_the_driver(writer).abort([], 0)
-    on_the_driver(writer).abort([], 0)  # its half is gone: with the token, as before
-    assert used == [client(), writer._options.client]
+        stream_writer(given).commit([], 0)
+    stream_writer(given).abort([], 0)
+    assert ended_with == [client(given)]
     assert cluster.alive.keys() == {"t1"}
-    assert not [file for file in session.iterdir() if "pad" in file.name]
+    assert pads(session) == []
 
 
 @pytest.mark.usefixtures("reached")
@@ -750,7 +849,7 @@ def test_a_batch_commit_that_fails_leaves_token_and_login_for_the_abort(
     on_the_driver(writer).abort([])
     assert used == [(client(), ["t1"])]
     assert cluster.alive == {}
-    assert not [file for file in session.iterdir() if "pad" in file.name]
+    assert pads(session) == []
 
 
 @pytest.mark.usefixtures("reached")
@@ -770,27 +869,28 @@ def test_an_abort_that_fails_leaves_no_login(
     with pytest.raises(NetworkError):
         on_the_driver(writer).abort([None])
     assert cluster.alive == {}
-    stream_writer = KafkaStreamWriter(values, ROWS)
-    with pytest.raises(NetworkError):
-        on_the_driver(stream_writer).abort([None], 0)
-    assert not [file for file in session.iterdir() if "pad" in file.name]
-
-
-def test_a_stream_without_transactions_keeps_no_half(cluster: Cluster, session: Path) -> None:
-    KafkaStreamWriter(OptionValues.parse(SCRAM | {"topic": "t"}, Scope.WRITE), ROWS)
-    assert not [file for file in session.iterdir() if "pad" in file.name]
+    assert pads(session) == []
 
 
 @pytest.mark.usefixtures("session")
 def test_a_micro_batch_that_failed_makes_the_next_one_log_in_anew(cluster: Cluster) -> None:
-    def writer() -> KafkaStreamWriter:
-        return KafkaStreamWriter(OptionValues.parse(SCRAM | {"topic": "t"}, Scope.WRITE), ROWS)
-
-    first = writer()
-    assert writer()._options.client == first._options.client
-    on_the_driver(first).abort([None], 0)
-    assert writer()._options.client.security.username == "t2"
+    given = SCRAM | {"topic": "t"}
+    assert login_of_tasks(given) == login_of_tasks(given)
+    stream_writer(given).abort([None], 0)
+    assert login_of_tasks(given).security.username == "t2"
     assert len(cluster.created) == 2
+
+
+@pytest.mark.usefixtures("session")
+def test_of_several_users_with_equal_settings_all_log_in_anew_after_a_failure(
+    cluster: Cluster, kdc: Kdc
+) -> None:
+    given = KERBEROS | {"topic": "t"}
+    for kdc.user in ("alice@A", "bob@A"):
+        login_of_tasks(given)
+    stream_writer(given).abort([None], 0)
+    assert login_of_tasks(given).security.username == "t3"
+    assert len(cluster.created) == 3
 
 
 def test_each_micro_batch_of_a_stream_gets_the_token_of_its_time(

@@ -33,6 +33,8 @@ MAKERS: dict[str, Callable[[], Any]] = {
 class Unreadable:
     """Of a class that the other version does not have, say."""
 
+    tokens = None
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _fail, ()
 
