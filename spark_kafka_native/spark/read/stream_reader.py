@@ -19,10 +19,10 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import Router, router_for
-from ...kafka.error_code import ErrorCode
-from ...kafka.errors import BrokerError, ConfigError, KafkaError
+from ...kafka.errors import ConfigError, KafkaError
 from ..same_version import SameVersion
 from ..user_messages import HideTracebacks, advise, ignore_sigterm, stop_on_sigterm
+from .data_loss import is_about_missing_partition
 from .offset_range import KafkaInputPartition
 from .read_options import ReadTask, StreamOptions
 
@@ -188,11 +188,18 @@ class KafkaStreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvai
 
 
 def check_letter_topic(router: Router, topic: str) -> None:
-    """Raises `ConfigError` if the topic for dead letters does not exist, and the client's errors."""
+    """Raises `ConfigError` if the topic for dead letters does not exist, and the client's errors. Asked again
+    for some seconds: a broker may hear of a topic later than others."""
+    deadline = router.deadline()
     try:
-        router.metadata((topic,)).topic(topic)
-    except BrokerError as error:
-        if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        router.retry(
+            lambda: router.metadata((topic,), deadline=deadline).topic(topic),
+            what=f"asking for topic {topic}",
+            deadline=deadline,
+            topics=(topic,),
+        )
+    except KafkaError as error:
+        if not is_about_missing_partition(error):
             raise
         raise ConfigError(f"dlq.topic: topic {topic} does not exist: create it first") from error
 

@@ -250,3 +250,24 @@ def test_a_topic_for_dead_letters_that_may_not_be_described_is_not_called_missin
     with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED") as caught:
         check_letter_topic(router, "letters")
     assert caught.value.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE])
+def test_one_answer_of_a_broker_that_lags_makes_no_topic_for_dead_letters_missing(letters, code):
+    cluster, _ = letters
+    lagging = [code]
+
+    def answer(request, version):
+        response = cluster.metadata(request, version)
+        if not lagging or not response.topics:
+            return response
+        error_code = lagging.pop()
+        return replace(
+            response, topics=[replace(one, error_code=error_code, partitions=[]) for one in response.topics]
+        )
+
+    cluster[1].on(MetadataRequest, answer)
+    config = ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap_servers})
+    with closing(Router(config)) as patient:
+        check_letter_topic(patient, "letters")
+    assert lagging == []
