@@ -381,24 +381,34 @@ class MarkerTopic:
 
     def check(self) -> None:
         """Raises `ConfigError` where the topic does not exist, or does not keep its records; asked once in a
-        process, and again if it was created anew."""
+        process, and again if it was created anew. A broker may hear of a topic later than others."""
         topic = self._place.topic
         deadline = self._router.deadline(self._options.producer.max_block_ms)
-        found = self._router.metadata((topic,), refresh=True, deadline=deadline).topics.get(topic)
-        place = self._router.config, topic, None if found is None else found.topic_id
-        if place in _checked:
+        self._router.metadata((topic,), refresh=True, deadline=deadline)
+        if self._as_checked() in _checked:
             return
         from ...kafka.cluster.describe_configs import describe_topic_configs
 
         create = "create it with cleanup.policy=compact; one partition is enough"
         try:
-            policy = describe_topic_configs(self._router, [topic], deadline, names=["cleanup.policy"])
-        except BrokerError as error:
-            if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            policy = self._router.retry(
+                lambda: describe_topic_configs(self._router, [topic], deadline, names=["cleanup.policy"]),
+                what=f"asking for the configs of topic {topic}",
+                deadline=deadline,
+                topics=(topic,),
+            )
+        except (BrokerError, DeadlineExceededError) as error:
+            cause = error.__cause__ if isinstance(error, DeadlineExceededError) else error
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if not isinstance(cause, BrokerError) or cause.error_code is not unknown:
                 raise
             raise ConfigError(f"transactionMarkerTopic: topic {topic} does not exist: {create}") from error
         check_cleanup_policy(topic, policy[topic].get("cleanup.policy"))
-        _checked.add(place)
+        _checked.add(self._as_checked())
+
+    def _as_checked(self) -> tuple[ClientConfig, str, UUID | None]:
+        found = self._router.snapshot.topics.get(self._place.topic)
+        return self._router.config, self._place.topic, None if found is None else found.topic_id
 
     def last(
         self,

@@ -560,6 +560,29 @@ def test_a_marker_topic_has_to_keep_its_records(broker: MockBroker, policy: str)
     assert broker.asked("Produce") == []
 
 
+@pytest.mark.parametrize("way", ["stream", "writeId"])
+def test_one_answer_of_a_broker_that_lags_makes_no_marker_topic_missing(broker: MockBroker, way: str) -> None:
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    broker.on("DescribeConfigs", times=1).fail("UNKNOWN_TOPIC_OR_PARTITION")
+    if way == "stream":
+        sink = Sink(broker, transactionMarkerTopic="m")
+        sink.write(0)
+    else:
+        sink = Sink(broker, transactionMarkerTopic="m", writeId="nightly")
+        run, messages = sink.named([values_of(0, 0), values_of(0, 1)])
+        commit_resumable(run, messages, sink.options)
+    assert (sink.seen(), sink.open()) == (values_in(0), [])
+
+
+def test_a_marker_topic_that_does_not_exist_is_called_missing(broker: MockBroker) -> None:
+    """Also where ``kafka.max.block.ms`` ends the wait for it."""
+    for given in ({}, {"kafka.max.block.ms": "300"}):
+        sink = Sink(broker, transactionMarkerTopic="m", **given)
+        with pytest.raises(ConfigError, match=r"topic m does not exist: create it with cleanup\.policy"):
+            sink.run_task(0, 0)
+    assert broker.asked("Produce") == []
+
+
 def test_the_driver_of_a_batch_write_creates_the_topics_that_no_row_names(broker: MockBroker) -> None:
     given = {
         "kafka.bootstrap.servers": broker.bootstrap_servers,
