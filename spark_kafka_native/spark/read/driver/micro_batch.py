@@ -264,7 +264,7 @@ class MicroBatch:
     def losses(self, *, has_group_id: bool = False) -> Iterator[KafkaConditionError]:
         """The losses in partitions that earlier batches have read."""
         if deleted := sorted((self.begin.keys() | self.former.keys()) - self.end.positions.keys()):
-            yield partitions_deleted(deleted, "_AND_GROUP_ID_CONFIG_PRESENT" if has_group_id else "")
+            yield partitions_deleted(deleted, has_group_id=has_group_id)
         for tp in sorted(self.former.keys() & self.end.positions.keys()):
             now = self.end.topic_ids[tp.topic]
             yield offset_changed(
@@ -311,8 +311,9 @@ class MicroBatch:
         ]
 
 
-def partitions_deleted(partitions: Iterable[TopicPartition], suffix: str = "") -> KafkaConditionError:
+def partitions_deleted(partitions: Iterable[TopicPartition], *, has_group_id: bool) -> KafkaConditionError:
     """The loss of partitions that brokers do not name."""
+    suffix = "_AND_GROUP_ID_CONFIG_PRESENT" if has_group_id else ""
     return KafkaConditionError(
         f"KAFKA_DATA_LOSS.PARTITIONS_DELETED{suffix}",
         {"partitions": format_topic_partitions(partitions)},

@@ -245,7 +245,7 @@ class StreamPlanner:
 
     def _report_all_gone(self, start: StreamOffset) -> None:
         if start.positions and self._options.read.fail_on_data_loss:
-            raise partitions_deleted(start.positions)
+            raise partitions_deleted(start.positions, has_group_id=self._options.read.has_group_id)
 
     def _report(self, losses: Iterable[KafkaConditionError]) -> None:
         """Raise the first, or warn of all, as ``failOnDataLoss`` says."""

@@ -369,7 +369,9 @@ def test_no_partition_at_all_is_never_written_down():
     logs = Logs({T0: 0}, {})
     start = {"t": {"0": 5}}
     assert planner_of(logs, failOnDataLoss="false").latest(start, limited=False) is start
-    with pytest.raises(KafkaConditionError, match="PARTITIONS_DELETED"):
+    with pytest.raises(KafkaConditionError, match=r"PARTITIONS_DELETED_AND_GROUP_ID_CONFIG_PRESENT\]"):
+        planner_of(logs, **{"kafka.group.id": "g"}).latest(start, limited=False)
+    with pytest.raises(KafkaConditionError, match=r"PARTITIONS_DELETED\]"):
         planner_of(logs).latest(start, limited=False)
     nothing = planner_of(Logs({}, {}, ids={}))
     first = nothing.initial()
