@@ -39,7 +39,7 @@ class Planner:
     """Each batch ends at the given offset."""
 
     def __init__(self):
-        self.end, self.asked = offset(9), []
+        self.end, self.asked, self.frozen = offset(9), [], 0
 
     def initial(self):
         return offset(1)
@@ -47,6 +47,9 @@ class Planner:
     def latest(self, start, *, limited):
         self.asked.append((start, limited))
         return start if start == self.end else self.end
+
+    def freeze(self):
+        self.frozen += 1
 
     def plan(self, _start, _end):
         return []
@@ -81,6 +84,14 @@ def test_limits_are_the_options_unless_spark_wants_all(reader_of):
     limited.latestOffset(offset(1), ReadMaxRows(7))
     limited.latestOffset(offset(1), ReadAllAvailable())
     assert [one[1] for one in limited._planner.asked] == [True, False]
+
+
+def test_available_now_ends_where_the_logs_end_as_it_begins(reader_of):
+    """Else it would go on while records are written, and leave a remainder below ``minOffsetsPerTrigger``."""
+    reader = reader_of(minOffsetsPerTrigger="7")
+    assert reader._planner.frozen == 0
+    reader.prepareForTriggerAvailableNow()
+    assert reader._planner.frozen == 1
 
 
 def test_a_group_is_told_where_a_batch_starts_that_follows_and_never_where_it_will_end(reader_of):
