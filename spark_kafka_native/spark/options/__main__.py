@@ -33,7 +33,7 @@ Generated from the declarations by `python -m spark_kafka_native.spark.options`;
 Names are case-insensitive. Options marked * are unknown to Spark's own Kafka connector; all others mean what
 they mean there, and their errors use its words. Where a row has two names, the second is the same for keys.
 An unknown name is not an error, unless `unknownOptions=error` says so: a warning names it, and the nearest
-known one. A time span is a number of milliseconds, or has a unit: `500ms`, `5s`, `15m`, `2h`, `7d`.
+known one. A time span is a number of milliseconds, or has a unit: `500us`, `500ms`, `5s`, `15m`, `2h`, `7d`.
 """
 _SECTIONS: Final = (
     ("Reading", Scope.READ | Scope.STREAM),

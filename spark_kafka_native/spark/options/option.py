@@ -47,6 +47,8 @@ class Option:
     """The same for streams, where it is another."""
     minimum: int | None = None
     maximum: int | None = None
+    cap: int | None = None
+    """A number up to the maximum that is above this one means this one: it stands for "never"."""
     choices: tuple[str, ...] = ()
     values: str = ""
     ours: bool = False
@@ -87,18 +89,19 @@ def _parse_choice(option: Option, text: str) -> str:
     return value
 
 
-_DURATION_MS: Final = {
-    "": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+_DURATION_US: Final = {
+    "us": 1, "": 1_000, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "min": 60_000_000,
+    "h": 3_600_000_000, "d": 86_400_000_000,
 }  # fmt: skip
 
 
 def _parse_duration(option: Option, text: str) -> int:
-    match = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", text.lower())
-    if match is None or match[2] not in _DURATION_MS:
+    match = re.fullmatch(r"\s*([0-9]{1,19})\s*([a-z]*)\s*", text.lower())
+    if match is None or match[2] not in _DURATION_US:
         raise ConfigError(
             f"Option '{option.name}' is a duration such as 500 (milliseconds), 5s or 15m, not {text[:100]!r}"
         )
-    return _check_bounds(option, int(match[1]) * _DURATION_MS[match[2]])
+    return _check_bounds(option, int(match[1]) * _DURATION_US[match[2]] // 1_000)
 
 
 def _check_bounds(option: Option, value: int) -> int:
@@ -109,7 +112,7 @@ def _check_bounds(option: Option, value: int) -> int:
     maximum = (2**63 - 1) if option.maximum is None else option.maximum
     if (option.minimum is not None and value < option.minimum) or value > maximum:
         raise ConfigError(f"{option.name} must be between {option.minimum} and {maximum}, not {value}")
-    return value
+    return value if option.cap is None else min(value, option.cap)
 
 
 _PARSERS: Final[dict[OptionType, Callable[[Option, str], Any]]] = {

@@ -228,7 +228,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type=OptionType.INT,
         default="120000",
         minimum=1,
-        maximum=INT32_MAX,
+        cap=INT32_MAX,
         sentence="A task fails if one of its partitions makes no progress for this many milliseconds.",
     ),
     Option(
@@ -237,7 +237,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type=OptionType.INT,
         default="3",
         minimum=0,
-        maximum=1000,
+        maximum=INT32_MAX,
         sentence="How often the driver tries again when topics or offsets can't be found.",
     ),
     Option(
@@ -246,7 +246,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         type=OptionType.INT,
         default="1000",
         minimum=0,
-        maximum=INT32_MAX,
+        cap=INT32_MAX,
         sentence="Milliseconds between those attempts.",
     ),
     Option(
@@ -263,9 +263,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="minOffsetsPerTrigger",
         scope=Scope.STREAM,
         type=OptionType.INT,
-        minimum=1,
+        minimum=0,
         sentence=(
-            "A micro-batch waits until this many offsets are available, but no longer than `maxTriggerDelay`."
+            "A micro-batch waits until this many offsets are available, but no longer than "
+            "`maxTriggerDelay`; 0: it does not wait."
         ),
     ),
     Option(

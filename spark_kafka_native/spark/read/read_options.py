@@ -389,7 +389,7 @@ class StreamOptions:
         limits = MicroBatchLimits(
             max_offsets=values.value("maxOffsetsPerTrigger"),
             max_bytes=values.value("maxBytesPerTrigger"),
-            min_offsets=values.value("minOffsetsPerTrigger"),
+            min_offsets=values.value("minOffsetsPerTrigger") or None,
             max_delay_ms=values.value("maxTriggerDelay"),
         )
         commit_offsets = values.value("commitOffsets")

@@ -53,6 +53,13 @@ def test_bounds_are_allowed_and_units_have_any_case():
     assert [values.value(name) for name in given] == [2**31 - 1, 7_200_000, 1_000]
 
 
+def test_an_option_means_its_cap_only_above_it():
+    for name, cap in CAPS.items():
+        given = [cap - 1, cap, cap + 1, 3_000_000_000]
+        found = [OptionValues.parse({name: str(one)}, Scope.READ).value(name) for one in given]
+        assert found == [cap - 1, cap, cap, cap]
+
+
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
     [
@@ -63,6 +70,9 @@ def test_bounds_are_allowed_and_units_have_any_case():
         ("2 min", 120_000),
         ("3h", 10_800_000),
         ("1D", 86_400_000),
+        ("70000000us", 70_000),
+        ("70000999us", 70_000),
+        (str(2**63 - 1), 2**63 - 1),
         ("70w", None),
         ("2 minutes", None),
         ("70 s 5", None),
@@ -96,16 +106,15 @@ LARGEST = {
     "maxPartitions": 2**31 - 1,
     "value.inferRecords": 100_000,
     "key.inferRecords": 100_000,
-    "kafkaConsumer.pollTimeoutMs": 2**31 - 1,
-    "fetchOffset.numRetries": 1_000,
-    "fetchOffset.retryIntervalMs": 2**31 - 1,
+    "fetchOffset.numRetries": 2**31 - 1,
     "createTopics.partitions": 100_000,
     "createTopics.replicationFactor": 2**15 - 1,
     "transactionTimeout": 2**31 - 1,
 }
 """Of the others it is the largest number of 64 bits."""
 DAYS = (2**63 - 1) // 86_400_000
-"""A number alone has at most 15 digits where it is a time span."""
+CAPS = {"kafkaConsumer.pollTimeoutMs": 2**31 - 1, "fetchOffset.retryIntervalMs": 2**31 - 1}
+"""What larger numbers mean, which Spark's connector takes."""
 
 
 @pytest.mark.parametrize(
@@ -118,7 +127,8 @@ def test_the_largest_number_is_read_and_the_next_one_refused(option):
         largest, unit = LARGEST.get(option.name, 2**63 - 1), ""
     else:
         largest, unit = DAYS, "d"
-    assert option.parse(f"{largest}{unit}") == largest * (86_400_000 if unit else 1)
+    value = largest * (86_400_000 if unit else 1)
+    assert option.parse(f"{largest}{unit}") == min(value, CAPS.get(option.name, value))
     with pytest.raises(ConfigError, match=rf"^{option.name} must be between .* not "):
         option.parse(f"{largest + 1}{unit}")
 

@@ -20,7 +20,7 @@ from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffs
 from spark_kafka_native.spark.read.driver.stream_logs import StreamLogs
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
 from spark_kafka_native.spark.read.offset_range import At
-from spark_kafka_native.spark.read.read_options import StreamOptions
+from spark_kafka_native.spark.read.read_options import MicroBatchLimits, StreamOptions
 from spark_kafka_native.testing import MockBroker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -690,6 +690,24 @@ def test_a_batch_has_the_same_tasks_also_when_leaders_have_moved():
 def test_stream_options_that_cannot_be(options, words):
     with pytest.raises(ConfigError, match=words):
         planner_of(None, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ({"minOffsetsPerTrigger": "0"}, MicroBatchLimits()),
+        ({"minOffsetsPerTrigger": "0", "maxOffsetsPerTrigger": "1"}, MicroBatchLimits(max_offsets=1)),
+        (
+            {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "500000us"},
+            MicroBatchLimits(min_offsets=5, max_delay_ms=500),
+        ),
+        ({"kafkaConsumer.pollTimeoutMs": "3000000000"}, MicroBatchLimits()),
+        ({"fetchOffset.numRetries": "5000"}, MicroBatchLimits()),
+    ],
+)
+def test_stream_options_that_sparks_connector_takes(options, limits):
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"} | options
+    assert StreamOptions.parse(OptionValues.parse(given, Scope.STREAM)).limits == limits
 
 
 def test_sizes_are_sampled_once_a_minute_where_no_limit_needs_them():
