@@ -272,7 +272,9 @@ class MicroBatch:
                 self.former[tp],
                 self.end.positions[tp],
                 f"The topic was deleted and created again: its id is now {now}. What was not read of the "
-                "former topic is lost; with failOnDataLoss=false, the new one is read from its beginning.",
+                "former topic is lost; with failOnDataLoss=false, the new one is read from its beginning. If "
+                "this is another cluster with the same offsets (linked, or restored from a backup), nothing "
+                'is lost: one run of the query with format("kafka") drops the ids from the checkpoint.',
             )
         for tp in sorted(self.begin.keys() & self.end.positions.keys()):
             if self.end.positions[tp] < self.begin[tp]:

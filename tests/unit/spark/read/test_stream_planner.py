@@ -396,6 +396,18 @@ def test_a_recreated_topic_is_a_loss_however_long_it_is(records):
         assert lenient.latest(end, limited=limited) is end
 
 
+def test_a_stream_goes_on_in_another_cluster_with_the_same_offsets_once_the_ids_are_dropped():
+    logs = Logs({T0: 0}, {T0: 1010}, ids={"t": NEW})
+    start = StreamOffset(positions={T0: 1000}, topic_ids={"t": OLD}).to_json()
+    with pytest.raises(
+        KafkaConditionError, match=r'another cluster .* one run of the query with format\("kafka"'
+    ):
+        planner_of(logs).latest(start, limited=False)
+    planner, of_sparks = planner_of(logs), {"t": {"0": 1000}}
+    end = planner.latest(of_sparks, limited=False)
+    assert ranges(planner, of_sparks, end) == [("t", 0, 1000, 1010, NEW)]
+
+
 def test_a_topic_that_is_recreated_during_the_first_batch_starts_at_its_beginning():
     logs = Logs({T0: 5}, {T0: 9}, ids={"t": OLD})
     planner = planner_of(logs, failOnDataLoss="false")
