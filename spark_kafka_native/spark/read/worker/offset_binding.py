@@ -246,10 +246,17 @@ def rebind_ranges(
         case LogTruncatedError():
             return Binding(ranges=tuple(left), losses=(_truncated(error),))
         case OffsetOutOfRangeError() | EndOfLogError():
-            return Binding.of([_look_at_log(router, one, error) for one in left])
+            try:
+                return Binding.of([_look_at_log(router, one, error) for one in left])
+            except (BrokerError, DeadlineExceededError) as later:  # the topic may have been deleted since
+                return _without_deleted(router, left, later)
         case _:
-            there, loss = drop_deleted(router, [one.planned for one in left], error)
-            return Binding(ranges=tuple(one for one in left if one.planned in there), losses=(loss,))
+            return _without_deleted(router, left, error)
+
+
+def _without_deleted(router: Router, left: Sequence[BoundRange], error: KafkaError) -> Binding:
+    there, loss = drop_deleted(router, [one.planned for one in left], error)
+    return Binding(ranges=tuple(one for one in left if one.planned in there), losses=(loss,))
 
 
 def _truncated(error: LogTruncatedError) -> OffsetsLost:

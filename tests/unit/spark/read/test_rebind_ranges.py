@@ -100,6 +100,28 @@ def test_the_end_of_the_log_is_that_of_the_present_leader(cluster, router, monke
     assert (spans(found), found.losses) == ([("t-0", 30, 70)], ())
 
 
+@pytest.mark.parametrize("error", [OffsetOutOfRangeError(T0, 5), EndOfLogError(T0, 5, 40, 30)])
+def test_a_topic_that_is_deleted_before_its_log_is_looked_at_is_lost(cluster, router, monkeypatch, error):
+    """As retention takes offsets of a topic that is about to be deleted, say."""
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 300)
+    router.metadata({"t", "u"})
+    del cluster.topic_ids["t"]
+    left = [bound(T0, 5, 40), bound(T1, 20, 40), bound(U0, 30, 40)]
+    found = rebind_ranges(router, left, error, LEVEL)
+    assert found == Binding(ranges=(left[2],), losses=(PartitionsDeleted(topic_partitions={T0, T1}),))
+
+
+def test_a_log_that_cannot_be_looked_at_is_no_loss(cluster, router, monkeypatch):
+    refused = BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "there")
+
+    def refuse(*_, **__):
+        raise refused
+
+    monkeypatch.setattr(offset_binding, "list_bounds", refuse)
+    with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED"):
+        rebind_ranges(router, [bound(T0, 5, 40)], OffsetOutOfRangeError(T0, 5), LEVEL)
+
+
 def test_partitions_that_are_gone_are_lost_and_the_others_stay_as_far_as_they_had_come(router, monkeypatch):
     monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 300)
     gone = TopicPartition("t", 7)
