@@ -5,6 +5,8 @@ The clients live in the worker process and outlive the task, so that the next on
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -16,12 +18,14 @@ from ....kafka.errors import (
     BrokerError,
     DeadlineExceededError,
     EndOfLogError,
+    KafkaError,
     LogTruncatedError,
     NetworkError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
 from ....kafka.model import TopicPartition
+from ....kafka.runtime.retry import Backoff
 from ...worker_tuning import settle_worker
 from ..data_loss import DataLossPolicy
 from ..offset_range import KafkaInputPartition, OffsetRange
@@ -42,7 +46,9 @@ _MAY_BE_LOSS = (
 )
 
 MAX_REFUSALS: Final = 5
-"""How often a leader may refuse what it says it has: for a moment it may lag behind itself."""
+"""How often a leader may refuse, at one position, what it says it has: for a moment it may lag behind
+itself.
+"""
 
 
 def read_partition(partition: KafkaInputPartition | None, task: ReadTask) -> Iterator[pa.RecordBatch]:
@@ -116,7 +122,9 @@ def read_round(
 ) -> Iterator[pa.RecordBatch]:
     """Read ranges of different partitions together; what breaks one of them does not disturb the others."""
     left = {one.topic_partition: one for one in ranges}
-    refusals = 0
+    refusals: Counter[tuple[BoundRange, ...]] = Counter()
+    client = router.config
+    backoff = Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms)
     while left:
         try:
             yield from fetch_ranges(router, task, left, handler)
@@ -124,10 +132,19 @@ def read_round(
         except _MAY_BE_LOSS as error:
             still = tuple(one for one in left.values() if one.position < one.until_offset)
             found = rebind_ranges(router, still, error, task.consumer.isolation_level)
-            refusals += found == Binding(ranges=still)
-            if refusals > MAX_REFUSALS:
-                raise
+            if found == Binding(ranges=still):
+                refused = _named_in(error, still)
+                refusals[refused] += 1
+                if refusals[refused] > MAX_REFUSALS:
+                    raise
+                time.sleep(backoff.delay_ms(refusals[refused] - 1) / 1000)
             left = {one.topic_partition: one for one in _accept(found, policy)}
+
+
+def _named_in(error: KafkaError, left: Sequence[BoundRange]) -> tuple[BoundRange, ...]:
+    """The range of the partition that ``error`` is about; all of ``left`` if it names none."""
+    tp = getattr(error, "topic_partition", None)
+    return tuple(one for one in left if tp in (None, one.topic_partition))
 
 
 def fetch_ranges(

@@ -222,8 +222,10 @@ def test_a_loss_fails_the_query_or_is_counted_and_told(caplog, loss, condition, 
 class Task:
     """`read_partition`'s loop with a fetch that fails as scripted."""
 
-    def __init__(self, monkeypatch, router, failures, *, fail=False):
+    def __init__(self, monkeypatch, router, failures, *, fail=False, advance=0):
         self.failures = failures
+        self.advance = advance
+        """How many records of t-0 are read before each failure."""
         self.fetched = []
         self.policy = DataLossPolicy(fail=fail, group_id="g")
         self.router = router
@@ -232,6 +234,8 @@ class Task:
     def fetch(self, _router, _task, left, _bad_records):
         self.fetched.append({str(tp): (one.position, one.until_offset) for tp, one in left.items()})
         if self.failures:
+            if self.advance:
+                left[T0] = left[T0].advanced(left[T0].position + self.advance)
             raise self.failures.pop(0)
         yield "batch"
 
@@ -265,6 +269,31 @@ def test_a_leader_that_refuses_what_it_has_is_asked_again(monkeypatch, router, r
     else:
         assert task.read(bound(T0, 30, 40)) == ["batch"]
     assert (len(task.fetched), task.policy.lost) == (6, 0)
+
+
+def test_refusals_count_by_partition_and_position(monkeypatch, router):
+    """A long task comes by many leaders that lag behind for a moment."""
+    errors = [OffsetOutOfRangeError(T0, 30), OffsetOutOfRangeError(T1, 20), EndOfLogError(T1, 20, 40, 30)]
+    task = Task(monkeypatch, router, errors[:2] * 5)
+    assert task.read(bound(T0, 30, 40), bound(T1, 20, 40)) == ["batch"]
+    task = Task(monkeypatch, router, errors[:1] * 20, advance=1)
+    assert task.read(bound(T0, 20, 50), bound(T1, 20, 40)) == ["batch"]
+    task = Task(monkeypatch, router, [*errors[1:] * 2, errors[0], *errors[1:]], advance=1)
+    with pytest.raises(EndOfLogError):
+        task.read(bound(T0, 20, 50), bound(T1, 20, 40))
+    assert (len(task.fetched), task.policy.lost) == (7, 0)
+
+
+def test_a_leader_that_refuses_what_it_has_is_given_time(monkeypatch, cluster):
+    """For some 100 ms it may lag behind itself."""
+    waits = []
+    monkeypatch.setattr(read_partition, "time", SimpleNamespace(sleep=waits.append))
+    patient = properties(cluster.bootstrap_servers, retry_backoff_ms=200, retry_backoff_max_ms=1_000)
+    router = Router(ClientConfig.from_properties(patient))
+    task = Task(monkeypatch, router, [OffsetOutOfRangeError(T0, 30) for _ in range(5)])
+    assert task.read(bound(T0, 30, 40)) == ["batch"]
+    assert waits == [pytest.approx(wait, rel=0.2) for wait in (0.2, 0.4, 0.8, 1, 1)]
+    router.close()
 
 
 def test_a_truncation_is_the_loss_of_what_was_read_beyond_it(router):
