@@ -5,15 +5,16 @@ The clients live in the worker process and outlive the task, so that the next on
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from ....kafka.cluster.router import Router, router_for
-from ....kafka.consumer.fetcher import Fetcher
+from ....kafka.consumer.fetcher import FetchRun
 from ....kafka.errors import (
     BrokerError,
     DeadlineExceededError,
@@ -44,6 +45,7 @@ _MAY_BE_LOSS = (
     OffsetOutOfRangeError,
     TopicRecreatedError,
 )
+_OF_ONE_LOG = (EndOfLogError, LogTruncatedError, OffsetOutOfRangeError)
 
 MAX_REFUSALS: Final = 5
 """How often a leader may refuse, at one position, what it says it has: for a moment it may lag behind
@@ -125,20 +127,21 @@ def read_round(
     refusals: Counter[tuple[BoundRange, ...]] = Counter()
     client = router.config
     backoff = Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms)
-    while left:
-        try:
-            yield from fetch_ranges(router, task, left, handler)
-            return
-        except _MAY_BE_LOSS as error:
-            still = tuple(one for one in left.values() if one.position < one.until_offset)
-            found = rebind_ranges(router, still, error, task.consumer.isolation_level)
-            if found == Binding(ranges=still):
-                refused = _named_in(error, still)
-                refusals[refused] += 1
-                if refusals[refused] > MAX_REFUSALS:
-                    raise
-                time.sleep(backoff.delay_ms(refusals[refused] - 1) / 1000)
-            left = {one.topic_partition: one for one in _accept(found, policy)}
+    with contextlib.closing(RangeFetch(router, task, handler)) as fetch:
+        while left:
+            try:
+                yield from fetch.read(left)
+                return
+            except _MAY_BE_LOSS as error:
+                still = tuple(one for one in left.values() if one.position < one.until_offset)
+                found = rebind_ranges(router, still, error, task.consumer.isolation_level)
+                if found == Binding(ranges=still):
+                    refused = _named_in(error, still)
+                    refusals[refused] += 1
+                    if refusals[refused] > MAX_REFUSALS:
+                        raise
+                    time.sleep(backoff.delay_ms(refusals[refused] - 1) / 1000)
+                left = {one.topic_partition: one for one in _accept(found, policy)}
 
 
 def _named_in(error: KafkaError, left: Sequence[BoundRange]) -> tuple[BoundRange, ...]:
@@ -147,32 +150,55 @@ def _named_in(error: KafkaError, left: Sequence[BoundRange]) -> tuple[BoundRange
     return tuple(one for one in left if tp in (None, one.topic_partition))
 
 
-def fetch_ranges(
-    router: Router,
-    task: ReadTask,
-    left: dict[TopicPartition, BoundRange],
-    handler: BadRecordHandler | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches and note in ``left`` how far each range has come."""
-    fetcher = Fetcher(router, task.consumer)
-    bounds = {one.topic_partition: (one.position, one.until_offset) for one in left.values()}
-    topic_ids = {one.topic_partition.topic: one.topic_id for one in left.values() if one.topic_id is not None}
-    layout = RowLayout.of(task.schema, handler)
-    small = BatchCoalescer(layout)
-    try:
-        for fetched in fetcher.fetch(bounds, columns=layout.record_fields, topic_ids=topic_ids):
-            tp = fetched.topic_partition
-            if not small.add(fetched):
-                yield from _hand_over(small, left)
-                yield from layout.to_record_batches(fetched.columns, tp)
-                # Only now: what an error kept from Spark has not been read.
-                left[tp] = left[tp].advanced(fetched.next_offset)
-            elif small.full:
-                yield from _hand_over(small, left)
-    except _MAY_BE_LOSS:
+class RangeFetch:
+    """The fetch of one round. After an error it goes on with the ranges that the error does not concern:
+    those with a log that ends too early wait for their records at a time.
+    """
+
+    def __init__(self, router: Router, task: ReadTask, handler: BadRecordHandler | None = None) -> None:
+        self._layout = RowLayout.of(task.schema, handler)
+        self._run = FetchRun(router, task.consumer, self._layout.record_fields, shares_memory=True)
+        self._ranges: dict[TopicPartition, BoundRange] = {}
+        """Those that were to be read last."""
+
+    def read(self, left: dict[TopicPartition, BoundRange]) -> Iterator[pa.RecordBatch]:
+        """Yield batches of these ranges, and note in ``left`` how far each has come."""
+        self._follow(left)
+        small = BatchCoalescer(self._layout)
+        try:
+            while (fetched := self._run.next()) is not None:
+                tp = fetched.topic_partition
+                if not small.add(fetched):
+                    yield from _hand_over(small, left)
+                    yield from self._layout.to_record_batches(fetched.columns, tp)
+                    # Only now: what an error kept from Spark has not been read.
+                    left[tp] = left[tp].advanced(fetched.next_offset)
+                elif small.full:
+                    yield from _hand_over(small, left)
+        except _MAY_BE_LOSS:
+            yield from _hand_over(small, left)
+            raise
         yield from _hand_over(small, left)
-        raise
-    yield from _hand_over(small, left)
+
+    def close(self) -> None:
+        """End the fetch."""
+        self._run.close()
+
+    def _follow(self, left: Mapping[TopicPartition, BoundRange]) -> None:
+        run, former, self._ranges = self._run, self._ranges, {**left}
+        broken = list(run.broken().items())
+        # The first one was raised, and the brokers have been asked about it. These others follow in turn.
+        in_turn = {tp for tp, error in broken[1:] if isinstance(error, _OF_ONE_LOG)}
+        stays = {
+            tp
+            for tp in left.keys() & former.keys() - (run.broken().keys() - in_turn)
+            if left[tp].advanced(left[tp].position) == former[tp].advanced(run.position(tp))
+        }
+        for tp in former.keys() - stays:
+            run.remove(tp)
+        for tp, one in left.items():
+            if tp not in stays:
+                run.add(tp, one.position, one.until_offset, one.topic_id)
 
 
 def _hand_over(small: BatchCoalescer, left: dict[TopicPartition, BoundRange]) -> Iterator[pa.RecordBatch]:

@@ -236,13 +236,13 @@ def test_many_tiny_records_come_in_batches_that_the_topics_name_fits(monkeypatch
     headers = pa.array([None] * MAX_ROWS + [[("h", b"1")], [("h", b"2")]], HEADERS_TYPE)
     columns = RecordColumns(length=n, offset=np.arange(n), headers=headers)
     fetched = SimpleNamespace(columns=columns, topic_partition=TP, next_offset=n)
-    fetcher = SimpleNamespace(fetch=lambda *_arguments, **_options: [fetched])
-    monkeypatch.setattr(read_partition, "Fetcher", lambda *_arguments: fetcher)
+    run = SimpleNamespace(next=iter([fetched, None]).__next__, add=lambda *_: None, broken=dict)
+    monkeypatch.setattr(read_partition, "FetchRun", lambda *_arguments, **_options: run)
     schema = RowSchema.from_schema(struct(topic="string", offset="long").add("headers", HEADERS))
     task = SimpleNamespace(consumer=None, schema=schema)
     planned = OffsetRange(topic="t", partition=3, start=At(0), end=At(n))
     left = {TP: BoundRange(planned=planned, position=0, until_offset=n)}
-    first, second = read_partition.fetch_ranges(None, task, left)
+    first, second = read_partition.RangeFetch(None, task).read(left)
     assert (first.num_rows, second.num_rows) == (MAX_ROWS, 2)
     assert [row["offset"] for row in second.to_pylist()] == [MAX_ROWS, MAX_ROWS + 1]
     assert [row["headers"][0]["value"] for row in second.to_pylist()] == [b"1", b"2"]

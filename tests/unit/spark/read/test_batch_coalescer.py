@@ -41,20 +41,22 @@ def bound(index, until=100_000):
 
 @pytest.fixture
 def fetch(monkeypatch):
-    """What `_fetch` yields for these pieces, and after each batch how far the ranges have come."""
+    """What `RangeFetch` yields for these pieces, and after each batch how far the ranges have come."""
 
     def fetch(*pieces, error=None):
-        def given(*_arguments, **_options):
+        def given():
             yield from pieces
             if error is not None:
                 raise error
+            yield None
 
-        monkeypatch.setattr(read_partition, "Fetcher", lambda *_: SimpleNamespace(fetch=given))
+        run = SimpleNamespace(next=given().__next__, add=lambda *_: None, broken=dict)
+        monkeypatch.setattr(read_partition, "FetchRun", lambda *_arguments, **_options: run)
         left = {one.topic_partition: bound(one.topic_partition.partition) for one in pieces}
         task = SimpleNamespace(consumer=None, schema=SCHEMA)
         found, before = [], []
         try:
-            for batch in read_partition.fetch_ranges(None, task, left):
+            for batch in read_partition.RangeFetch(None, task).read(left):
                 before.append({tp.partition: one.position for tp, one in left.items()})
                 found.append([(row["partition"], row["offset"]) for row in batch.to_pylist()])
                 assert batch.schema == SCHEMA.arrow

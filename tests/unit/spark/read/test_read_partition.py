@@ -14,6 +14,7 @@ from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
+from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
@@ -49,13 +50,14 @@ def read(cluster):
     quick = properties(cluster.bootstrap_servers, default_api_timeout_ms=1_500)
     client = ClientConfig.from_properties(quick)
 
-    def read(*ranges, fail=True, schema=None):
+    def read(*ranges, fail=True, schema=None, ends_are_known=False, **consumer):
         task = ReadTask(
             client=client,
-            consumer=ConsumerConfig(poll_timeout_ms=3_000),
+            consumer=ConsumerConfig(poll_timeout_ms=3_000, **consumer),
             schema=schema or RowSchema.from_schema(SCHEMA),
             fail_on_data_loss=fail,
             group_id="g",
+            ends_are_known=ends_are_known,
         )
         rows = []
         for batch in read_partition(KafkaInputPartition(ranges=ranges), task):
@@ -102,6 +104,16 @@ def test_each_loss_is_in_the_log_where_it_does_not_fail_the_task(cluster, read, 
         assert sorted(read(*ranges, fail=False)) == rows_of(0, 15, 20) + rows_of(1, 15, 20)
     found = [message for message in caplog.messages if "10 offsets of [15, 30) are lost" in message]
     assert [message.partition(":")[0] for message in found] == ["t-0", "t-1"]
+
+
+def test_logs_that_end_too_early_are_all_found_by_one_wait(cluster, read):
+    """An unclean election cuts all that one broker has led: each other wait would be another request."""
+    for tp in cluster.create("u", 8):
+        cluster.logs[tp].append([b"0", b"1"])
+    ranges = [OffsetRange(topic="u", partition=partition, start=At(0), end=At(9)) for partition in range(8)]
+    found = read(*ranges, fail=False, ends_are_known=True, end_of_log_wait_ms=0)
+    assert sorted(found) == [(partition, offset, str(offset)) for partition in range(8) for offset in (0, 1)]
+    assert len(cluster[1].requests(FetchRequest)) < 8
 
 
 def test_a_task_says_how_many_records_were_bad(cluster, read, caplog):

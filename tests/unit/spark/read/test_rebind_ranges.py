@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
+from pyspark.sql.types import StructType
 from support.brokers.planning_cluster import PlanningCluster
 from support.brokers.scripted_broker import properties
 
@@ -24,11 +25,13 @@ from spark_kafka_native.kafka.model import IsolationLevel, TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.read.data_loss import DataLossPolicy, LogShrunk, OffsetsLost, PartitionsDeleted
 from spark_kafka_native.spark.read.offset_range import At, Earliest, Latest, OffsetRange
+from spark_kafka_native.spark.read.schema import RowSchema
 from spark_kafka_native.spark.read.worker import offset_binding, read_partition
 from spark_kafka_native.spark.read.worker.offset_binding import Binding, BoundRange, rebind_ranges
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 LEVEL = IsolationLevel.READ_UNCOMMITTED
+SCHEMA = RowSchema.from_schema(StructType().add("offset", "long"))
 WHY = KafkaError("a leader said so")
 
 
@@ -229,9 +232,11 @@ class Task:
         self.fetched = []
         self.policy = DataLossPolicy(fail=fail, group_id="g")
         self.router = router
-        monkeypatch.setattr(read_partition, "fetch_ranges", self.fetch)
+        monkeypatch.setattr(
+            read_partition, "RangeFetch", lambda *_: SimpleNamespace(read=self.fetch, close=int)
+        )
 
-    def fetch(self, _router, _task, left, _bad_records):
+    def fetch(self, left):
         self.fetched.append({str(tp): (one.position, one.until_offset) for tp, one in left.items()})
         if self.failures:
             if self.advance:
@@ -317,6 +322,68 @@ def test_an_error_that_is_no_loss_is_raised(monkeypatch, router):
     with pytest.raises(KafkaError, match="corrupt"):
         task.read(bound(T0, 30, 40))
     assert len(task.fetched) == 1
+
+
+def test_a_fetch_goes_on_with_the_ranges_that_an_error_does_not_concern(monkeypatch):
+    """One that is removed and added begins anew: it waits as if it had not waited before."""
+    former, current = uuid4(), uuid4()
+    tps = [TopicPartition("t", partition) for partition in range(8)]
+    read, raised, waits, gone, done, behind, cut, moved = tps
+    left = {tp: bound(tp, 20, 40, topic_id=former.hex) for tp in tps}
+    run = ScriptedRun()
+    monkeypatch.setattr(read_partition, "FetchRun", lambda *_, **__: run)
+    fetch = read_partition.RangeFetch(None, SimpleNamespace(schema=SCHEMA, consumer=None))
+    run.errors[raised] = EndOfLogError(raised, 20, 40, 20)
+    run.errors[waits] = EndOfLogError(waits, 20, 40, 20)
+    run.errors[gone] = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+    with pytest.raises(EndOfLogError):
+        list(fetch.read(left))
+    assert run.added == dict.fromkeys(tps, (20, 40, former))
+    run.added.clear()
+    run.positions[read] = run.positions[behind] = 30
+    left[read] = left[read].advanced(30)  # an error has kept the records of the other one from Spark
+    left[cut] = bound(cut, 20, 25, topic_id=former.hex)
+    left[moved] = bound(moved, 20, 40, topic_id=current.hex)
+    del left[done]
+    with pytest.raises(EndOfLogError) as second:
+        list(fetch.read(left))
+    assert second.value is run.errors[waits]
+    assert run.removed == {raised, gone, done, behind, cut, moved}
+    assert run.added == {
+        raised: (20, 40, former),
+        gone: (20, 40, former),
+        behind: (20, 40, former),
+        cut: (20, 25, former),
+        moved: (20, 40, current),
+    }
+
+
+class ScriptedRun:
+    """A `FetchRun` with errors as scripted."""
+
+    def __init__(self):
+        self.errors = {}
+        self.positions = {}
+        self.added = {}
+        self.removed = set()
+
+    def add(self, tp, position, until_offset, topic_id):
+        self.added[tp] = position, until_offset, topic_id
+        self.positions[tp] = position
+
+    def remove(self, tp):
+        self.removed.add(tp)
+        self.errors.pop(tp, None)
+        del self.positions[tp]
+
+    def broken(self):
+        return self.errors
+
+    def position(self, tp):
+        return self.positions[tp]
+
+    def next(self):
+        raise next(iter(self.errors.values()))
 
 
 def test_ranges_of_the_same_partition_are_read_in_turn():
