@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from ..errors import KafkaError, NetworkError, RequestTimedOutError, own_copy, to_keep
+from ..errors import KafkaError, NetworkError, ProtocolError, RequestTimedOutError, own_copy, to_keep
 from ..observe import catalogue as metric
 from ..observe.metrics import MetricsRegistry, error_tag
 from ..protocol.framing import PREFIX_BYTES, Framing
@@ -504,7 +504,9 @@ class RequestPipeline:
     def _raise_if_unusable(self) -> None:
         """Called with the lock held."""
         if self._death is not None:
-            raise own_copy(self._death)
+            # A bad response was that of another request; a refused login concerns this one as well.
+            waiter = 1 if isinstance(self._death, ProtocolError) else 0
+            raise error_for(waiter, self._death, self.address)
 
     def _explained(self, error: KafkaError) -> KafkaError:
         return error if self._served or not self._in_flight else self._explain_hang_up(error)

@@ -15,6 +15,7 @@ from support.waiting import eventually
 
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
     HandshakeClosedError,
     NetworkError,
     ProtocolError,
@@ -692,6 +693,21 @@ class TestHangUps:
             first.result(0)
         with pytest.raises(NetworkError, match=r"b1:9092: .*an earlier response on it was bad"):
             second.result(0)
+        with pytest.raises(NetworkError, match=r"b1:9092: .*an earlier response on it was bad"):
+            connection.submit(REQUEST)
+
+    def test_later_requests_get_the_refusal_of_a_certificate(
+        self, connection: Connection, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """TLS 1.3 refuses a client's certificate in a read; one more attempt would be refused as well."""
+
+        def refuse(_view: memoryview) -> int:
+            raise AuthenticationError("the broker refused the certificate")
+
+        monkeypatch.setattr(stream, "read_into", refuse)
+        connection.poll()
+        with pytest.raises(AuthenticationError, match="refused the certificate"):
+            connection.submit(REQUEST)
 
     def test_all_requests_in_flight_get_the_cause_of_a_lost_connection(
         self, connection: Connection, stream: Stream
