@@ -150,15 +150,16 @@ class RetryPolicy:
         policies = contacts.policies
         timer = threading.Timer(SAY_AFTER_S, self._say, (deadline, knows_cluster, policies))
         timer.daemon = True
-        if not policies:
-            with contextlib.suppress(RuntimeError):  # no thread can be started while the interpreter ends
-                timer.start()
-        policies.append(self)
-        try:
+        outer = len(policies)
+        try:  # an interrupt may come in each of these calls
+            if not policies:
+                with contextlib.suppress(RuntimeError):  # no thread can be started while the interpreter ends
+                    timer.start()
+            policies.append(self)
             yield
         finally:
-            policies.pop()
             timer.cancel()
+            del policies[outer:]
 
     def _say(
         self, deadline: Deadline, knows_cluster: Callable[[], bool], policies: list[RetryPolicy]

@@ -247,6 +247,32 @@ def test_first_contact_needs_no_thread(cluster: ScriptedCluster, monkeypatch: py
     assert set(Router(config(cluster[1].address)).metadata().brokers) == {1, 2, 3}
 
 
+@pytest.mark.parametrize("where", ["start", "append"])
+def test_an_interrupt_of_a_first_operation_leaves_nothing_that_is_logged_later(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    class Interrupted(list[Any]):
+        def append(self, one: Any) -> None:
+            super().append(one)
+            raise KeyboardInterrupt
+
+    timers: list[threading.Timer] = []
+
+    def start(timer: threading.Timer) -> None:
+        timers.append(timer)
+        if where == "start":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Timer, "start", start)
+    router = Router(config(cluster[1].address))
+    if where == "append":
+        router._contacts.policies = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        router.retry(lambda: None, what="looking")
+    assert [timer.finished.is_set() for timer in timers] == [True]
+    assert not router._contacts.policies
+
+
 @pytest.mark.parametrize("answer", ["metadata", "an error"])
 def test_a_first_operation_that_takes_long_is_no_slow_first_contact(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: str
