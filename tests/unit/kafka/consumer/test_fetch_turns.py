@@ -318,6 +318,33 @@ def test_a_partition_that_waits_for_the_probe_of_another_loses_no_time(world: Wo
         round_of(run)
 
 
+def test_a_partition_that_waits_for_its_turn_after_an_unreadable_response_loses_no_time(world: World) -> None:
+    """All in the request wait for half of them, and so on, until the one is found that makes it so. The
+    broker takes no request for long."""
+    run = start(world, ONE, TWO, poll_timeout_ms=1_000)
+    round_of(run)
+    [both] = world.brokers[1].requests
+    both.answer = ProtocolError("a frame of 5 bytes")
+    world.brokers[1].muted_ms = 5_000.0
+    for now in (0.5, 1.0, 5.5):
+        world.clock.elapsed_s = now
+        assert round_of(run) is None
+    assert world.brokers[1].requests == [both]
+    world.brokers[1].muted_ms = 0.0
+    round_of(run)
+    half = world.brokers[1].requests[-1]
+    assert asked(half) == {0: 10}
+    half.answer = told(p0=records(10))
+    world.clock.elapsed_s = 5.75
+    assert round_of(run).next_offset == 12
+    assert asked(world.brokers[1].requests[-1]) == {1: 10}
+    world.clock.elapsed_s = 6.125
+    assert round_of(run) is None
+    world.clock.elapsed_s = 6.5
+    with pytest.raises(DeadlineExceededError, match="cannot fetch t-1 at offset 10"):
+        round_of(run)
+
+
 @pytest.mark.parametrize("meanwhile", ["seek", "pause"])
 def test_a_probe_that_is_forgotten_hands_out_none_of_its_uncommitted_records(
     world: World, meanwhile: str
