@@ -393,14 +393,15 @@ def move_to_successor(
 
     Nothing if its end is an offset of the former topic, else all. Of a partition that was split one piece has
     the open end, so that the new topic is read once, as it is without a split. The offsets of the former
-    topic (the rest of them, if the range has been ``begun``) are lost. Only a read from earliest to latest
-    that has not begun loses nothing: it reads the topic that exists.
+    topic (the rest of them, if the range has been ``begun``) are lost. Only a whole partition, from earliest
+    to latest, that has not begun loses nothing: it reads the topic that exists. Other tasks may have read
+    their pieces of the former topic.
     """
     is_fixed = fixed_offset(planned.end) is not None
     # What filters said in offsets may have been a time's in the former topic; Spark applies them again.
     successor = replace(planned, start=Earliest(), floor=0, ceiling=None, topic_id=topic_id)
     moved = None if is_fixed else successor
-    if begun is None and is_open(planned.start) and is_open(planned.end):
+    if begun is None and isinstance(planned.start, Earliest) and not is_fixed:
         return moved, None
     note = f"The topic was deleted and created again: topic id {planned.topic_id} is now {topic_id}."
     first = (fixed_offset(planned.start) or 0) if begun is None else begun.position
