@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from ..config.client_config import ClientConfig
 from ..error_code import UNKNOWN_TOPIC, ErrorCode
 from ..errors import BrokerError, HandshakeClosedError, KafkaError, LoginClosedError, UnreachableError
-from ..runtime.deadline import Deadline
+from ..runtime.deadline import Clock, Deadline
 from ..runtime.retry import is_retriable
 from .metadata import ClusterMetadata, topics_named
 
@@ -41,6 +41,11 @@ that is being started takes less.
 """
 SAY_AFTER_S = 3.0
 """First contact that takes longer is logged."""
+LONGEST_GAP_MS = 2_000
+"""Of the time between two answers without a topic at most this counts as time for which it was unknown (or
+twice the longest backoff, if that is longer). In an outage, or while brokers are silent, none answers, and
+those that come back may not know the topic yet.
+"""
 SAY_UNKNOWN_MS = 1_500
 """A topic that is unknown for longer is logged: its name may be misspelt."""
 
@@ -102,16 +107,24 @@ class RetryPolicy:
     """Decides about the retries of one operation."""
 
     def __init__(
-        self, topics: Collection[str], metadata: ClusterMetadata, deleted: DeletedTopics, config: ClientConfig
+        self,
+        topics: Collection[str],
+        metadata: ClusterMetadata,
+        deleted: DeletedTopics,
+        config: ClientConfig,
+        clock: Clock = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._topics = topics
         self._before = metadata.topics
         self._deleted = deleted
         self._servers = ", ".join(config.bootstrap_servers)
-        self._seen = deleted.existed(topics)
-        self._unknown_until: Deadline | None = None
+        self._unknown_ms = 0.0
+        self._unknown_at: float | None = None
+        """When the last answer without the topics came; None: since then there was another failure."""
+        self._longest_gap_ms = max(LONGEST_GAP_MS, 2 * config.retry_backoff_max_ms)
         self._always_unknown = set(topics)
-        self._say_unknown_at = Deadline.after_ms(SAY_UNKNOWN_MS)
+        self._say_unknown_at = Deadline.after_ms(SAY_UNKNOWN_MS, clock)
         self._said_unknown = False
         self._first_contact = not metadata.brokers
         self._reachable_until = Deadline.after_ms(UNREACHABLE_WAIT_MS)
@@ -127,7 +140,7 @@ class RetryPolicy:
         if isinstance(error, BrokerError) and error.error_code in UNKNOWN_TOPIC:
             return self._wait_for_unknown(metadata)
         # An outage counts for nothing: the brokers that come back are those that may not know it yet.
-        self._unknown_until = None
+        self._unknown_at = None
         if isinstance(error, BrokerError) and error.error_code is ErrorCode.BROKER_NOT_AVAILABLE:
             return True  # `Router.connection` raises it for a broker that has just left the metadata
         if self._first_contact and isinstance(error, HandshakeClosedError):
@@ -185,20 +198,31 @@ class RetryPolicy:
         self._always_unknown &= unknown | old
         if unknown and self._deleted.contains(unknown):
             return False
-        if self._unknown_until is None:
-            self._unknown_until = Deadline.after_ms(KNOWN_TOPIC_WAIT_MS if self._seen else NEW_TOPIC_WAIT_MS)
-        if not self._unknown_until.expired:
+        # Not only at the beginning: the first answer to an operation may have had them.
+        existed = self._deleted.existed(self._topics)
+        left_ms = (KNOWN_TOPIC_WAIT_MS if existed else NEW_TOPIC_WAIT_MS) - self._count_unknown()
+        if left_ms > 0:
             if unknown and self._say_unknown_at.expired and not self._said_unknown:
                 self._said_unknown = True
                 _LOG.warning(
                     "No broker knows the %s (is the name right?); trying for %.0f s more",
-                    topics_named(unknown), self._unknown_until.remaining_ms / 1000,
+                    topics_named(unknown), left_ms / 1000,
                 )  # fmt: skip
             return True
         # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
-        if self._seen:
+        if existed:
             self._deleted.add(self._always_unknown & unknown)
         return False
+
+    def _count_unknown(self) -> float:
+        """Milliseconds for which the topics have been unknown, with this answer."""
+        now = self._clock()
+        if self._unknown_at is None:
+            self._unknown_ms = 0.0
+        else:
+            self._unknown_ms += min((now - self._unknown_at) * 1000, self._longest_gap_ms)
+        self._unknown_at = now
+        return self._unknown_ms
 
 
 def unknown_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> set[str]:

@@ -11,7 +11,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -885,24 +884,59 @@ def test_a_topic_that_is_refused_by_name_or_by_id_is_waited_for_a_while(
     [NetworkError("refused"), BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, "a-0")],
     ids=["network", "leader"],
 )
-def test_the_wait_for_a_topic_begins_after_an_outage(
-    monkeypatch: pytest.MonkeyPatch, outage: KafkaError
-) -> None:
+def test_the_wait_for_a_topic_begins_after_an_outage(outage: KafkaError) -> None:
     """The brokers that come back are those that may not know it yet."""
-    now = 0.0
-    on_clock = SimpleNamespace(after_ms=lambda timeout_ms: Deadline.after_ms(timeout_ms, lambda: now))
-    monkeypatch.setattr(retry_policy, "Deadline", on_clock)
-    limit_s = retry_policy.NEW_TOPIC_WAIT_MS / 1000
-    policy = retry_policy.RetryPolicy({"a"}, ClusterMetadata(), DeletedTopics(300_000), config("a:1"))
-    unknown = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic a")
+    wait = Wait()
     for _ in range(2):
-        assert policy.should_retry(outage, ClusterMetadata())
-        now += limit_s + 1
-        assert policy.should_retry(unknown, ClusterMetadata())
-    now += limit_s - 0.1
-    assert policy.should_retry(unknown, ClusterMetadata())
-    now += 0.2
-    assert not policy.should_retry(unknown, ClusterMetadata())
+        assert wait.goes_on_after(outage)
+        wait.now += LIMIT_S + 1
+        assert wait.goes_on_for(1)
+    assert wait.goes_on_for(LIMIT_S - 1.1)
+    assert not wait.goes_on_for(0.2)
+
+
+LIMIT_S = retry_policy.NEW_TOPIC_WAIT_MS / 1000
+
+
+class Wait:
+    """The wait for a topic, on a clock of its own."""
+
+    def __init__(self, **settings: object) -> None:
+        self.now = 0.0
+        self.deleted = DeletedTopics(300_000)
+        self.policy = retry_policy.RetryPolicy(
+            {"a"}, ClusterMetadata(), self.deleted, config("a:1", **settings), lambda: self.now
+        )
+
+    def goes_on_after(self, error: KafkaError) -> bool:
+        return self.policy.should_retry(error, ClusterMetadata())
+
+    def goes_on_for(self, seconds: float) -> bool:
+        """True if it goes on for that time, in which answers without the topic come."""
+        unknown = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic a")
+        goes_on, until = self.goes_on_after(unknown), self.now + seconds
+        while goes_on and self.now < until:
+            self.now = min(self.now + 1, until)
+            goes_on = self.goes_on_after(unknown)
+        return goes_on
+
+
+@pytest.mark.parametrize("backoff_ms", [1_000, 2_000])
+def test_time_without_answers_is_no_part_of_the_wait_for_a_topic(backoff_ms: int) -> None:
+    """What the operation itself asks may outlast an outage, or a silent network, without a failure."""
+    wait = Wait(retry_backoff_max_ms=backoff_ms)
+    assert wait.goes_on_for(0)
+    wait.now += 3_600
+    counted_s = 2 * backoff_ms / 1000
+    assert wait.goes_on_for(LIMIT_S - counted_s - 0.1)
+    assert not wait.goes_on_for(0.2)
+
+
+def test_a_topic_that_the_first_answer_to_an_operation_has_is_waited_for_as_one_that_existed() -> None:
+    wait = Wait()
+    wait.deleted.update(answer(ErrorCode.NONE))
+    assert wait.goes_on_for(retry_policy.KNOWN_TOPIC_WAIT_MS / 1000 - 0.1)
+    assert not wait.goes_on_for(0.2)
 
 
 def test_a_topic_that_another_process_has_seen_is_waited_for_like_one_that_this_one_has_seen(
@@ -926,22 +960,24 @@ def test_a_topic_that_another_process_has_seen_is_waited_for_like_one_that_this_
     assert list_offsets(router, {tp: OffsetAt.LATEST})[tp].offset == 0
 
 
+def answer(error_code: ErrorCode) -> ClusterMetadata:
+    topic = Topic(name="a", topic_id=None, partitions={}, error_code=error_code, internal=False)
+    return ClusterMetadata(topics={"a": topic})
+
+
 @pytest.mark.parametrize("was_there", [False, True])
 def test_a_topic_that_was_there_during_its_own_wait_is_not_taken_for_deleted(was_there: bool) -> None:
     """Its brokers differ, as one that restarts does not know it yet: the next operation waits again."""
-
-    def answer(error_code: ErrorCode) -> ClusterMetadata:
-        topic = Topic(name="a", topic_id=None, partitions={}, error_code=error_code, internal=False)
-        return ClusterMetadata(topics={"a": topic})
-
     there, gone = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     deleted = DeletedTopics(300_000)
     deleted.update(answer(there))
-    policy = retry_policy.RetryPolicy(("a",), answer(there), deleted, config("127.0.0.1:1"))
+    now = 0.0
+    policy = retry_policy.RetryPolicy(("a",), answer(there), deleted, config("127.0.0.1:1"), lambda: now)
     unknown = BrokerError(gone, "topic a")
     for seen in (gone, there if was_there else gone, gone):
         assert policy.should_retry(unknown, answer(seen))
-    policy._unknown_until = Deadline.after_ms(0)
+    while policy.should_retry(unknown, answer(gone)):
+        now += 1
     assert not policy.should_retry(unknown, answer(gone))
     assert deleted.contains(("a",)) is not was_there
 
