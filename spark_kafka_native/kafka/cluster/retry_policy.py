@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from uuid import UUID
 
 from ..config.client_config import ClientConfig
 from ..error_code import UNKNOWN_TOPIC, ErrorCode
@@ -51,49 +52,44 @@ SAY_UNKNOWN_MS = 1_500
 
 
 class DeletedTopics:
-    """Topics that existed, and those that were still missing at the end of a full wait, with its time. Any
-    thread may use it.
+    """Topics that existed, and those that were still missing at the end of a full wait.
+
+    Any thread may use it: no loop runs over what another thread may change meanwhile.
     """
 
     def __init__(self, forget_after_ms: float) -> None:
         self._forget_after_s = forget_after_ms / 1000
-        self._noted: dict[str, float] = {}
-        self._existed: dict[str, str | None] = {}
-        """The topics that existed once, with the id that was expected last."""
+        self._noted: dict[str, tuple[UUID | None, float]] = {}
+        """The id of each topic that was missing, and when its wait ended."""
+        self._existed: set[str] = set()
 
-    def add(self, topics: Iterable[str]) -> None:
-        """A full wait for ``topics`` has ended without them."""
-        self._noted.update(dict.fromkeys(topics, time.monotonic()))
+    def add(self, topics: Mapping[str, UUID | None]) -> None:
+        """A full wait for ``topics``, with these ids, has ended without them."""
+        now = time.monotonic()
+        self._noted.update({name: (topic_id, now) for name, topic_id in topics.items()})
 
     def update(self, metadata: ClusterMetadata) -> None:
-        """Forget the topics that ``metadata`` contains again."""
+        """Learn which topics exist, and forget the notes about those that ``metadata`` contains again."""
         for name, topic in metadata.topics.items():
             if not topic.error_code:
-                self._existed.setdefault(name, None)
-        for name in self._noted.keys() - unknown_topics(metadata, self._noted):
-            self._noted.pop(name, None)
-
-    def expect(self, topics: Mapping[str, str | None]) -> None:
-        """All ``topics`` existed once, with these ids; None if one is not known. With another id than before,
-        it was created again since: a wait for the former topic says nothing about it.
-        """
-        for name, topic_id in topics.items():
-            before = self._existed.get(name)
-            if None not in (before, topic_id) and topic_id != before:
+                self._existed.add(name)
+            if topic.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._noted.pop(name, None)
-            self._existed[name] = topic_id or before
+
+    def expect(self, topics: Iterable[str]) -> None:
+        """All ``topics`` existed once."""
+        self._existed.update(topics)
 
     def existed(self, topics: Iterable[str]) -> bool:
         """True if all ``topics`` existed once. A topic that was only requested did not."""
-        return self._existed.keys() >= set(topics)
+        return self._existed.issuperset(topics)
 
-    def contains(self, topics: Iterable[str]) -> bool:
-        """True if all ``topics`` are deleted.
-
-        The entry expires: a topic that is created again may take a moment to reach every broker.
+    def contains(self, topic: str, topic_id: UUID | None) -> bool:
+        """True if ``topic`` was noted with this id: a wait for a former topic says nothing about one that was
+        created since.
         """
-        since = time.monotonic() - self._forget_after_s
-        return all(self._noted.get(name, since) > since for name in topics)
+        noted_id, noted_at = self._noted.get(topic, (None, float("-inf")))
+        return noted_id == topic_id and noted_at > time.monotonic() - self._forget_after_s
 
 
 class FirstContacts(threading.local):
@@ -116,14 +112,12 @@ class RetryPolicy:
     ) -> None:
         self._clock = clock
         self._topics = topics
-        self._before = metadata.topics
         self._deleted = deleted
         self._servers = ", ".join(config.bootstrap_servers)
         self._unknown_ms = 0.0
         self._unknown_at: float | None = None
         """When the last answer without the topics came; None: since then there was another failure."""
-        self._longest_gap_ms = max(LONGEST_GAP_MS, 2 * config.retry_backoff_max_ms)
-        self._always_unknown = set(topics)
+        self._longest_gap_ms = longest_gap_ms(config)
         self._say_unknown_at = Deadline.after_ms(SAY_UNKNOWN_MS, clock)
         self._said_unknown = False
         self._first_contact = not metadata.brokers
@@ -193,26 +187,16 @@ class RetryPolicy:
 
     def _wait_for_unknown(self, metadata: ClusterMetadata) -> bool:
         unknown = unknown_topics(metadata, self._topics)
-        # The metadata of before the operation may be older than its first refusal: they prove nothing.
-        old = {name for name in self._topics if metadata.topics.get(name) is self._before.get(name)}
-        self._always_unknown &= unknown | old
-        if unknown and self._deleted.contains(unknown):
-            return False
         # Not only at the beginning: the first answer to an operation may have had them.
         existed = self._deleted.existed(self._topics)
         left_ms = (KNOWN_TOPIC_WAIT_MS if existed else NEW_TOPIC_WAIT_MS) - self._count_unknown()
-        if left_ms > 0:
-            if unknown and self._say_unknown_at.expired and not self._said_unknown:
-                self._said_unknown = True
-                _LOG.warning(
-                    "No broker knows the %s (is the name right?); trying for %.0f s more",
-                    topics_named(unknown), left_ms / 1000,
-                )  # fmt: skip
-            return True
-        # Each task of a read asks anew: one wait in a process is enough for a topic that was deleted.
-        if existed:
-            self._deleted.add(self._always_unknown & unknown)
-        return False
+        if left_ms > 0 and unknown and self._say_unknown_at.expired and not self._said_unknown:
+            self._said_unknown = True
+            _LOG.warning(
+                "No broker knows the %s (is the name right?); trying for %.0f s more",
+                topics_named(unknown), left_ms / 1000,
+            )  # fmt: skip
+        return left_ms > 0
 
     def _count_unknown(self) -> float:
         """Milliseconds for which the topics have been unknown, with this answer."""
@@ -223,6 +207,11 @@ class RetryPolicy:
             self._unknown_ms += min((now - self._unknown_at) * 1000, self._longest_gap_ms)
         self._unknown_at = now
         return self._unknown_ms
+
+
+def longest_gap_ms(config: ClientConfig) -> float:
+    """See `LONGEST_GAP_MS`."""
+    return max(LONGEST_GAP_MS, 2 * config.retry_backoff_max_ms)
 
 
 def unknown_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> set[str]:

@@ -107,17 +107,22 @@ class Router:
         """The metadata that are known now, however old; no request is made."""
         return self._metadata
 
-    def expect(self, topics: Mapping[str, str | None]) -> None:
-        """``topics`` exist, as another process has seen, with these ids (None: not known). While they are
-        unknown, operations wait for them as long as for those that this router has seen (see `RetryPolicy`).
+    def expect(self, topics: Iterable[str]) -> None:
+        """``topics`` exist, as another process has seen. While they are unknown, operations wait for them as
+        long as for those that this router has seen (see `RetryPolicy`).
         """
         self._deleted.expect(topics)
 
-    def note_deleted(self, topics: Iterable[str]) -> None:
-        """A full wait for ``topics``, which existed, has ended without them. Other operations do not wait for
-        them while they are unknown.
+    def note_deleted(self, topics: Mapping[str, UUID | None]) -> None:
+        """A full wait for ``topics``, which existed with these ids, has ended without them."""
+        unknown = unknown_topics(self._metadata, topics)
+        self._deleted.add({name: topics[name] for name in unknown})
+
+    def was_deleted(self, topic: str, topic_id: UUID | None) -> bool:
+        """True if `note_deleted` was called with ``topic`` and this id (None: brokers give none) in the last
+        ``metadata.max.age.ms``, and no response has named the topic since. It may have come back: ask once.
         """
-        self._deleted.add(unknown_topics(self._metadata, topics))
+        return self._deleted.contains(topic, topic_id)
 
     def metadata(
         self,
@@ -348,7 +353,7 @@ class Router:
         each failure.
 
         Unknown topics, closed handshakes and addresses that refuse may end it before ``deadline``: see
-        `RetryPolicy`. After a full wait for a topic, no other operation waits for it while it is unknown.
+        `RetryPolicy`.
         """
         limit = deadline or self.deadline()
         policy = RetryPolicy(topics, self._metadata, self._deleted, self.config)

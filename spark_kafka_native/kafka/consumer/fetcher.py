@@ -323,7 +323,7 @@ class FetchRun:
         for tp, error in self.broken().items():
             is_deleted = isinstance(error, BrokerError) and error.error_code in UNKNOWN_TOPIC
             if is_deleted and self._states[tp].existed:
-                self._router.note_deleted([tp.topic])
+                self._router.note_deleted({tp.topic: self._states[tp].topic_id})
             raise error
 
     def _apply_outcomes(self, outcomes: Collection[Outcome]) -> None:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from pyspark.sql.datasource import InputPartition
 
@@ -108,6 +109,11 @@ class OffsetRange:
     def topic_partition(self) -> TopicPartition:
         """The partition that the range is of."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def topic_uuid(self) -> UUID | None:
+        """``topic_id`` as the client has it."""
+        return None if self.topic_id is None else UUID(hex=self.topic_id)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"

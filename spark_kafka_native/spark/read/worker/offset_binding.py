@@ -7,18 +7,17 @@ read twice.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 from ....kafka.cluster import retry_policy
 from ....kafka.cluster.metadata import ClusterMetadata, topics_named
 from ....kafka.cluster.offsets import list_bounds, list_offsets
 from ....kafka.cluster.recreated_topics import find_recreated
-from ....kafka.cluster.retry_policy import unknown_topics
 from ....kafka.cluster.router import Router
+from ....kafka.error_code import ErrorCode
 from ....kafka.errors import (
     BrokerError,
     DeadlineExceededError,
@@ -32,6 +31,15 @@ from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.deadline import Deadline
 from ..data_loss import LogShrunk, Loss, OffsetsLost, PartitionsDeleted, is_about_missing_partition
 from ..offset_range import At, Earliest, FirstAtOrAfter, Inner, OffsetRange, fixed_offset, is_open
+
+ANSWERS_NEEDED: Final = 3
+"""The number of answers that must lack a partition that a deadline has cut the wait for short: one broker may
+lag behind.
+"""
+LEAST_PART: Final = 0.25
+"""The part of such a deadline's time for which the partition must have been missing. With a long backoff the
+last attempt comes well before the deadline.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +67,17 @@ def bind_ranges(
     its log ends, and waiting would not bring deleted records back. So are offsets of topics that were
     deleted, or deleted and created again. Raises the client's errors.
     """
-    left = list(ranges)
-    losses: list[Loss] = []
+    router.expect({one.topic for one in ranges})
+    left, losses = _drop_noted(router, ranges)
     refresh = False
-    router.expect({one.topic: one.topic_id for one in left})
     while True:
         left, moved = _follow_topics(router, left, refresh=refresh)
         losses += moved
+        missing = MissingPartitions(router, left)
         try:
-            now = _ask(router, left, isolation_level, ends_are_known)
+            now = _ask(router, left, isolation_level, missing, ends_are_known=ends_are_known)
         except (BrokerError, DeadlineExceededError) as error:
-            left, deleted = drop_deleted(router, left, error)
+            left, deleted = drop_deleted(router, left, error, missing)
             losses.append(deleted)
             continue
         if refresh or all(_is_expected(planned, now) for planned in left):
@@ -78,53 +86,108 @@ def bind_ranges(
         refresh = True
 
 
+class MissingPartitions:
+    """The partitions of some ranges that all answers lack while an operation waits for them.
+
+    An error is about one partition, and one answer may be of a broker that does not know the others yet.
+    """
+
+    def __init__(self, router: Router, ranges: Sequence[OffsetRange]) -> None:
+        self.left = {one.topic_partition for one in ranges}
+        self._router = router
+        self._ranges = ranges
+        self._last = router.snapshot.topics
+        self._answers = 0
+        self._recent = self._enough = Deadline.after_ms(0)
+
+    def look(self, _failure: KafkaError | None = None) -> None:
+        """Look at the metadata that are known by now. Those from before the wait prove nothing."""
+        now, last = self._router.snapshot, self._last
+        answered = {tp for tp in self.left if now.topics.get(tp.topic) is not last.get(tp.topic)}
+        self.left -= answered - _missing(now, self._ranges)
+        self._last = now.topics
+        if answered:
+            config = self._router.config
+            if self._recent.expired:  # brokers that come back after an outage may not know a topic yet
+                enough_ms = min(retry_policy.KNOWN_TOPIC_WAIT_MS, config.default_api_timeout_ms * LEAST_PART)
+                self._answers, self._enough = 0, Deadline.after_ms(enough_ms)
+            self._answers += 1
+            self._recent = Deadline.after_ms(retry_policy.longest_gap_ms(config))
+
+    def deleted(self, error: KafkaError) -> frozenset[TopicPartition]:
+        """Those that are taken for deleted now that ``error`` has ended the wait. None of them if it is about
+        something else, or a deadline of which an outage took too much.
+        """
+        self.look()
+        self.left &= _missing(self._router.snapshot, self._ranges)
+        if isinstance(error, DeadlineExceededError):
+            # It may have cut an attempt short: what that one was about says nothing.
+            is_enough = self._enough.expired and not self._recent.expired
+            return frozenset(self.left if is_enough and self._answers >= ANSWERS_NEEDED else ())
+        if not self._answers or not is_about_missing_partition(error):
+            return frozenset()
+        # It was a full wait. Each task asks anew: one in a process is enough.
+        gone = (one for one in self._ranges if one.topic_partition in self.left)
+        self._router.note_deleted({one.topic: one.topic_uuid for one in gone})
+        return frozenset(self.left)
+
+
 def drop_deleted(
-    router: Router, ranges: Sequence[OffsetRange], error: KafkaError
+    router: Router,
+    ranges: Sequence[OffsetRange],
+    error: KafkaError,
+    missing: MissingPartitions | None = None,
 ) -> tuple[list[OffsetRange], Loss]:
     """The ``ranges`` of partitions that still exist, and the loss of the others. Raises ``error`` if it is
-    about something else.
+    about something else. ``missing`` has seen the wait that ``error`` has ended.
     """
-    if not is_about_missing_partition(error):
-        raise error
-    gone = _wait_for(router, ranges)
-    there = [one for one in ranges if one.topic_partition not in gone]
+    gone = frozenset() if missing is None else missing.deleted(error)
+    if not gone and is_about_missing_partition(error):
+        gone = _wait_for(router, ranges)
     if not gone:
         raise error
-    return there, PartitionsDeleted(topic_partitions=gone, cause=error)
+    return _without(ranges, gone), PartitionsDeleted(topic_partitions=gone, cause=error)
+
+
+def _drop_noted(router: Router, ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[Loss]]:
+    """As `drop_deleted`, without a wait, for topics that a task of this process has waited for before."""
+    noted = [one for one in ranges if router.was_deleted(one.topic, one.topic_uuid)]
+    gone = _wait_for(router, noted) if noted else None
+    if not gone:
+        return list(ranges), []
+    error = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics_named({tp.topic for tp in gone}))
+    return _without(ranges, gone), [PartitionsDeleted(topic_partitions=gone, cause=error)]
+
+
+def _without(ranges: Iterable[OffsetRange], gone: Collection[TopicPartition]) -> list[OffsetRange]:
+    return [one for one in ranges if one.topic_partition not in gone]
 
 
 def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicPartition]:
-    """The partitions that all answers of a full wait for topics that existed lack. An error is about one
-    partition, and a single answer may be that of a broker that does not know the others yet. There is no wait
-    for topics that the router has waited for before (see `RetryPolicy`).
+    """The partitions that are deleted. Topics that were waited for before are not waited for again, if the
+    first answer lacks them.
     """
-    missing = {one.topic_partition for one in ranges}
+    topics = {one.topic for one in ranges}
+    missing = MissingPartitions(router, ranges)
+    router.metadata(topics, refresh=True)
 
-    def look(topics: Collection[str]) -> None:
-        now = router.snapshot
-        missing.intersection_update(_missing(now, ranges))
-        for one in missing:
-            if one.topic in topics:
-                now.partition(one)
+    def look() -> None:
+        missing.look()
+        for one in ranges:
+            if one.topic_partition in missing.left and not router.was_deleted(one.topic, one.topic_uuid):
+                router.snapshot.partition(one.topic_partition)
 
-    def wait(topics: Collection[str]) -> None:
-        router.metadata(topics, refresh=True)
-        with contextlib.suppress(BrokerError):
-            router.retry(
-                lambda: look(topics),
-                what=f"looking for {topics_named(topics)}",
-                deadline=Deadline.after_ms(2 * retry_policy.KNOWN_TOPIC_WAIT_MS),
-                topics=topics,
-            )
-
-    full = Deadline.after_ms(retry_policy.KNOWN_TOPIC_WAIT_MS)
-    wait({one.topic for one in ranges})
-    # Topics that were waited for before end the wait for all: a partition of another one may only be new.
-    topics = {one.topic for one in missing}
-    rest = topics - unknown_topics(router.snapshot, topics)
-    if rest and not full.expired:
-        wait(rest)
-    return frozenset(missing)
+    # A deadline is that of the task, but a single answer is not enough.
+    least_ms = 4 * router.config.retry_backoff_ms
+    deadline = router.deadline(max(router.config.default_api_timeout_ms, least_ms))
+    try:
+        router.retry(look, what=f"looking for {topics_named(topics)}", deadline=deadline, topics=topics)
+    except (BrokerError, DeadlineExceededError) as error:
+        gone = missing.deleted(error)
+        if not gone and not is_about_missing_partition(error):
+            raise
+        return gone
+    return frozenset(missing.left)
 
 
 def bind(planned: OffsetRange, now: LogsNow) -> Binding:
@@ -153,7 +216,7 @@ def _follow_topics(
     router: Router, ranges: Sequence[OffsetRange], *, refresh: bool
 ) -> tuple[list[OffsetRange], list[Loss]]:
     """``ranges`` for the topics that there are now: by topic id, as the same name may be another topic."""
-    expected = {one.topic: UUID(hex=one.topic_id) for one in ranges if one.topic_id is not None}
+    expected = {one.topic: one.topic_uuid for one in ranges if one.topic_uuid is not None}
     at = {one.topic_partition for one in ranges}
     recreated = find_recreated(router, expected, refresh=refresh, at=at)
     kept: list[OffsetRange] = []
@@ -170,38 +233,35 @@ def _follow_topics(
 
 
 def _ask(
-    router: Router, ranges: Sequence[OffsetRange], isolation_level: IsolationLevel, ends_are_known: bool
+    router: Router,
+    ranges: Sequence[OffsetRange],
+    isolation_level: IsolationLevel,
+    missing: MissingPartitions,
+    *,
+    ends_are_known: bool,
 ) -> LogsNow:
-    open_starts = {one.topic_partition for one in ranges if is_open(one.start)}
-    open_ends = {one.topic_partition for one in ranges if fixed_offset(one.end) is None}
-    fixed_ends = {one.topic_partition for one in ranges if fixed_offset(one.end) is not None}
-    earliest = _list(router, open_starts, OffsetAt.EARLIEST, isolation_level)
-    latest = _list(router, open_ends, OffsetAt.LATEST, isolation_level)
-    # After latest, not before: a record that is too late for the end and arrives in between is found.
-    latest |= _find_ends(router, ranges, isolation_level)
-    checked = () if ends_are_known else fixed_ends
-    log_end = _list(router, checked, OffsetAt.LATEST, IsolationLevel.READ_UNCOMMITTED)
-    return LogsNow(earliest=earliest, latest=latest, log_end=log_end)
+    """Where the logs begin and end; ``missing`` sees each wait for partitions."""
 
+    def find(places: Mapping[TopicPartition, OffsetAt], level: IsolationLevel) -> dict[TopicPartition, int]:
+        found = list_offsets(router, places, isolation_level=level, between=missing.look)
+        return {tp: one.offset for tp, one in found.items() if one.offset is not None}
 
-def _find_ends(
-    router: Router, ranges: Sequence[OffsetRange], isolation_level: IsolationLevel
-) -> dict[TopicPartition, int]:
-    """Where the open ends that a time was given for are, as far as there is a record that late by now."""
-    places = {
+    open_starts = [one.topic_partition for one in ranges if is_open(one.start)]
+    open_ends = [one.topic_partition for one in ranges if fixed_offset(one.end) is None]
+    fixed_ends = [one.topic_partition for one in ranges if fixed_offset(one.end) is not None]
+    times = {
         one.topic_partition: OffsetAt.timestamp(one.end.timestamp_ms)
         for one in ranges
         if isinstance(one.end, FirstAtOrAfter)
     }
-    found = list_offsets(router, places, isolation_level=isolation_level)
-    return {tp: one.offset for tp, one in found.items() if one.offset is not None}
-
-
-def _list(
-    router: Router, topic_partitions: Iterable[TopicPartition], at: OffsetAt, isolation_level: IsolationLevel
-) -> dict[TopicPartition, int]:
-    found = list_offsets(router, dict.fromkeys(topic_partitions, at), isolation_level=isolation_level)
-    return {tp: one.offset or 0 for tp, one in found.items()}
+    earliest = find(dict.fromkeys(open_starts, OffsetAt.EARLIEST), isolation_level)
+    latest = find(dict.fromkeys(open_ends, OffsetAt.LATEST), isolation_level)
+    # After latest, not before: a record that is too late for the end and arrives in between is found. There
+    # is no answer where no record is that late by now.
+    latest |= find(times, isolation_level)
+    checked = () if ends_are_known else fixed_ends
+    log_end = find(dict.fromkeys(checked, OffsetAt.LATEST), IsolationLevel.READ_UNCOMMITTED)
+    return LogsNow(earliest=earliest, latest=latest, log_end=log_end)
 
 
 def _is_expected(planned: OffsetRange, now: LogsNow) -> bool:
@@ -327,7 +387,7 @@ class BoundRange:
     @property
     def topic_id(self) -> UUID | None:
         """The topic that the offsets belong to; None where brokers give no topic ids."""
-        return None if self.planned.topic_id is None else UUID(hex=self.planned.topic_id)
+        return self.planned.topic_uuid
 
     def advanced(self, position: int) -> BoundRange:
         """The same with everything before ``position`` read."""

@@ -746,120 +746,77 @@ def test_a_topic_that_vanishes_for_a_moment_is_waited_for(
     assert list_offsets(router, {tp: OffsetAt.LATEST})[tp].offset == 0
 
 
-def test_a_deleted_topic_is_waited_for_once(
+def test_what_is_noted_of_a_deleted_topic_ends_no_other_wait(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 400)
-    [tp], [kept] = cluster.create("orders", 1, leader=1), cluster.create("kept", 1, leader=1)
+    """It may be created again, by this very operation: only a planned read knows which topic it wants."""
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 0)
+    tps = [cluster.create(name, 1, leader=1)[0] for name in ("orders", "kept")]
     router = Router(config(cluster[1].address))
-
-    def ask(tps: tuple[TopicPartition, ...] = (tp, kept)) -> float:
-        began = time.monotonic()
-        with pytest.raises(BrokerError, match="topic orders: UNKNOWN_TOPIC_OR_PARTITION"):
-            list_offsets(router, dict.fromkeys(tps, OffsetAt.LATEST))
-        return time.monotonic() - began
-
-    list_offsets(router, dict.fromkeys((tp, kept), OffsetAt.LATEST))
+    router.metadata({"orders", "kept"})
     topic_id = cluster.topic_ids.pop("orders")
     router.refresh(["orders"], router.deadline())
-    assert ask() >= 0.4
-    asked = len(cluster[1].requests(MetadataRequest))
-    assert ask() < 0.2
-    assert len(cluster[1].requests(MetadataRequest)) == asked + 1
-    # Another topic that is missing for a moment is waited for all the same.
-    kept_id = cluster.topic_ids.pop("kept")
-    assert ask() >= 0.4
-    cluster.topic_ids.update({"orders": topic_id, "kept": kept_id})
-    # An answer that names it again: it is a topic like any other, and is waited for when it vanishes.
-    list_offsets(router, dict.fromkeys((tp, kept), OffsetAt.LATEST))
-    del cluster.topic_ids["orders"]
-    router.refresh(["orders"], router.deadline())
-    assert ask() >= 0.4
+    router.note_deleted({"orders": topic_id, "kept": cluster.topic_ids["kept"]})
+    assert router.was_deleted("orders", topic_id)
+    assert not router.was_deleted("kept", cluster.topic_ids["kept"])
+    answers = len(cluster[1].requests(MetadataRequest)) + 3
+
+    def created(request: MetadataRequest, version: int) -> MetadataResponse:
+        if len(cluster[1].requests(MetadataRequest)) == answers:
+            cluster.topic_ids["orders"] = topic_id
+        return cluster.metadata(request, version)
+
+    cluster[1].on(MetadataRequest, created)
+    assert set(list_offsets(router, dict.fromkeys(tps, OffsetAt.LATEST))) == set(tps)
+    assert not router.was_deleted("orders", topic_id)
 
 
-def test_a_deleted_topic_is_waited_for_once_if_its_leader_says_so_first(
-    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The metadata from before the refusal still have the topic."""
-    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 400)
-    [tp], [kept] = cluster.create("orders", 1, leader=1), cluster.create("kept", 1, leader=1)
-    router = Router(config(cluster[1].address))
-    list_offsets(router, dict.fromkeys((tp, kept), OffsetAt.LATEST))
-    del cluster.topic_ids["orders"]
-    cluster[1].push(ListOffsetsRequest, refuse(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    waits = []
-    for tps in ((tp, kept), (tp,), (tp, kept)):
-        began = time.monotonic()
-        with pytest.raises(BrokerError, match="orders"):
-            list_offsets(router, dict.fromkeys(tps, OffsetAt.LATEST))
-        waits.append(time.monotonic() - began)
-    assert waits[0] >= 0.4
-    assert max(waits[1:]) < 0.3
-    # The other topic was there all the time.
-    del cluster.topic_ids["kept"]
-    cluster[1].push(ListOffsetsRequest, refuse(kept, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    began = time.monotonic()
-    with pytest.raises(BrokerError, match="kept"):
-        list_offsets(router, {kept: OffsetAt.LATEST})
-    assert time.monotonic() - began >= 0.4
-
-
-def test_a_deleted_topic_is_waited_for_again_after_some_time() -> None:
+def test_what_is_noted_of_a_deleted_topic_is_forgotten_after_some_time() -> None:
     """One that is created again takes a moment to reach every broker."""
     for forget_after_ms, is_deleted in ((60_000, True), (0, False)):
         deleted = DeletedTopics(forget_after_ms)
-        deleted.add(["orders"])
-        assert deleted.contains(["orders"]) is is_deleted
-        assert not deleted.contains(["orders", "kept"])
-
-
-def test_a_wait_for_a_topic_says_nothing_about_one_that_was_created_since() -> None:
-    deleted = DeletedTopics(60_000)
-    for topic_id, is_deleted in (("1", True), (None, True), ("1", True), ("2", False)):
-        deleted.expect({"orders": topic_id})
-        if topic_id == "1":
-            deleted.add(["orders"])
-        assert deleted.contains(["orders"]) is is_deleted
-    assert deleted.existed(["orders"])
-
-
-@pytest.mark.parametrize("meanwhile", ["unknown id", "metadata"])
-def test_the_expected_id_of_a_topic_stays_known_until_another_one_is_expected(meanwhile: str) -> None:
-    """Neither a read without ids nor metadata with the topic lets a later topic pass for the former one."""
-    topic = Topic(name="orders", topic_id=None, partitions={}, error_code=ErrorCode.NONE, internal=False)
-    deleted = DeletedTopics(60_000)
-    deleted.expect({"orders": "1"})
-    if meanwhile == "metadata":
-        deleted.update(ClusterMetadata(topics={"orders": topic}))
-    else:
-        deleted.expect({"orders": None})
-    deleted.add(["orders"])
-    deleted.expect({"orders": "2"})
-    assert not deleted.contains(["orders"])
+        deleted.add({"orders": None})
+        assert deleted.contains("orders", None) is is_deleted
+        assert not deleted.contains("kept", None)
 
 
 def test_topics_existed_only_if_each_of_them_did() -> None:
-    """One that was only requested may be new, and the wait for it is longer."""
+    """One that was only requested may be new, and the wait for it is shorter."""
     deleted = DeletedTopics(60_000)
-    deleted.expect({"orders": None})
+    deleted.expect(["orders"])
     assert deleted.existed(["orders"])
     assert not deleted.existed(["orders", "requested"])
 
 
-def test_a_topic_that_was_there_during_the_wait_for_another_one_is_not_taken_for_deleted(
-    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("noted", [None, UUID(int=1)])
+@pytest.mark.parametrize("planned", [None, UUID(int=1), UUID(int=2)])
+def test_a_wait_for_a_topic_says_nothing_about_another_one_of_that_name(
+    noted: UUID | None, planned: UUID | None
 ) -> None:
-    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 400)
-    topics = {name: cluster.create(name, 1, leader=1)[0] for name in ("orders", "kept")}
-    router = Router(config(cluster[1].address))
-    list_offsets(router, dict.fromkeys(topics.values(), OffsetAt.LATEST))
-    for missing, wanted in (("orders", ["orders", "kept"]), ("kept", ["kept"])):
-        del cluster.topic_ids[missing]
-        router.refresh([missing], router.deadline())
-        began = time.monotonic()
-        with pytest.raises(BrokerError, match=f"topic {missing}: UNKNOWN_TOPIC_OR_PARTITION"):
-            list_offsets(router, {topics[name]: OffsetAt.LATEST for name in wanted})
-        assert time.monotonic() - began >= 0.4
+    deleted = DeletedTopics(60_000)
+    deleted.add({"orders": noted})
+    assert deleted.contains("orders", planned) is (noted == planned)
+
+
+def test_topics_are_noted_while_metadata_are_looked_at() -> None:
+    """By another thread, at any time."""
+    deleted = DeletedTopics(60_000)
+    unknown = answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION).topics["a"]
+    names = [f"t{i}" for i in range(10)]
+
+    class Read(dict[str, Topic]):
+        def __contains__(self, name: object) -> bool:
+            deleted.add({f"beside {name}": None})
+            return super().__contains__(name)
+
+        def items(self) -> Any:
+            for name, topic in super().items():
+                deleted.add({f"beside {name}": None})
+                yield name, topic
+
+    deleted.add(dict.fromkeys(names))
+    deleted.update(ClusterMetadata(topics=Read({name: replace(unknown, name=name) for name in names})))
+    assert all(deleted.contains(name, None) for name in names)
 
 
 def refuse(tp: TopicPartition, error_code: ErrorCode) -> ListOffsetsResponse:
@@ -948,7 +905,7 @@ def test_a_topic_that_another_process_has_seen_is_waited_for_like_one_that_this_
     router = Router(config(cluster[1].address))
     with pytest.raises(BrokerError, match="topic orders: UNKNOWN_TOPIC_OR_PARTITION"):
         list_offsets(router, {tp: OffsetAt.LATEST})
-    router.expect({"orders": None})
+    router.expect(["orders"])
     answers = len(cluster[1].requests(MetadataRequest)) + 3
 
     def grown(request: MetadataRequest, version: int) -> MetadataResponse:
@@ -963,23 +920,6 @@ def test_a_topic_that_another_process_has_seen_is_waited_for_like_one_that_this_
 def answer(error_code: ErrorCode) -> ClusterMetadata:
     topic = Topic(name="a", topic_id=None, partitions={}, error_code=error_code, internal=False)
     return ClusterMetadata(topics={"a": topic})
-
-
-@pytest.mark.parametrize("was_there", [False, True])
-def test_a_topic_that_was_there_during_its_own_wait_is_not_taken_for_deleted(was_there: bool) -> None:
-    """Its brokers differ, as one that restarts does not know it yet: the next operation waits again."""
-    there, gone = ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    deleted = DeletedTopics(300_000)
-    deleted.update(answer(there))
-    now = 0.0
-    policy = retry_policy.RetryPolicy(("a",), answer(there), deleted, config("127.0.0.1:1"), lambda: now)
-    unknown = BrokerError(gone, "topic a")
-    for seen in (gone, there if was_there else gone, gone):
-        assert policy.should_retry(unknown, answer(seen))
-    while policy.should_retry(unknown, answer(gone)):
-        now += 1
-    assert not policy.should_retry(unknown, answer(gone))
-    assert deleted.contains(("a",)) is not was_there
 
 
 def test_a_partition_that_does_not_exist_is_named(

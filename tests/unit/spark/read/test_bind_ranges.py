@@ -16,7 +16,12 @@ from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
+from spark_kafka_native.kafka.protocol.api.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.read.data_loss import LogShrunk, OffsetsLost, PartitionsDeleted
 from spark_kafka_native.spark.read.offset_range import (
@@ -336,7 +341,7 @@ def test_a_partition_that_is_new_is_not_taken_for_deleted_beside_a_topic_that_wa
     list_offsets(router, {TP: OffsetAt.LATEST, other: OffsetAt.LATEST})
     del cluster.topic_ids["u"]
     router.refresh(["u"], router.deadline())
-    router.note_deleted(["t", "u"])
+    router.note_deleted({"t": None, "u": None})
     cluster[1].push(MetadataRequest, *[lambda *asked: _with_one_partition(cluster.metadata(*asked), "t")] * 3)
     ranges = [
         planned(Earliest(), Latest(), partition=1),
@@ -362,7 +367,118 @@ def test_a_topic_that_a_fetch_has_waited_for_is_not_waited_for_again(cluster, ro
     with pytest.raises(BrokerError, match="UNKNOWN_TOPIC") as raised:
         list(Fetcher(router, ConsumerConfig()).fetch({TP: (20, 50)}, topic_ids=topic_ids))
     monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 3_600_000)
-    assert drop_deleted(router, [planned(At(20), At(50))], raised.value)[0] == []
+    ranges = [planned(At(20), At(50), topic_id=topic_ids["t"].hex)]
+    assert drop_deleted(router, ranges, raised.value)[0] == []
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_deleted_topic_is_waited_for_once(cluster, router, monkeypatch, has_id, is_known):
+    """In the metadata from before the refusal it is still there."""
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 300)
+    monkeypatch.setattr(offset_binding, "_wait_for", None)
+    topic_id = cluster.topic_ids["t"].hex if has_id else None
+    if is_known:
+        router.metadata({"t"})
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        refused = [ListOffsetsPartitionResponse(partition_index=0, error_code=code)]
+        answer = ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=refused)])
+        cluster[1].push(ListOffsetsRequest, answer)
+    del cluster.topic_ids["t"]
+    ranges = [planned(At(20), At(50), topic_id=topic_id)]
+    losses = (PartitionsDeleted(topic_partitions=frozenset({TP})),)
+    assert bind_ranges(router, ranges, UNCOMMITTED) == Binding(losses=losses)
+    monkeypatch.undo()
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 3_600_000)
+    asked = len(cluster[1].requests(MetadataRequest))
+    found = bind_ranges(router, ranges, UNCOMMITTED)
+    assert found == Binding(losses=losses)
+    assert str(found.losses[0].cause).startswith("topic t: UNKNOWN_TOPIC_OR_PARTITION")
+    assert len(cluster[1].requests(MetadataRequest)) == asked + 1
+
+
+@pytest.mark.parametrize("noted", ["of the former topic", "without an id"])
+def test_a_note_about_another_topic_does_not_end_the_wait_for_the_planned_one(
+    cluster, router, monkeypatch, noted
+):
+    """A task that has only written to it knows no id of it."""
+    router.metadata({"t"})
+    topic_id = cluster.topic_ids.pop("t")
+    router.refresh({"t"}, router.deadline())
+    router.note_deleted({"t": uuid4() if noted == "of the former topic" else None})
+    cluster.topic_ids["t"] = topic_id
+    cluster[1].push(
+        MetadataRequest,
+        *[lambda *asked: _with_error(cluster.metadata(*asked), "t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+        * 2,
+    )
+    found = bind_ranges(router, [planned(At(20), At(50), topic_id=topic_id.hex)], UNCOMMITTED)
+    assert (spans(found), found.losses) == ([(20, 50)], ())
+
+
+def test_a_topic_that_one_answer_of_its_own_wait_has_is_not_deleted(cluster, router):
+    """Its brokers differ, as one that restarts does not know it yet."""
+    missing = offset_binding.MissingPartitions(router, [planned(At(20), At(50))])
+    topic_id = cluster.topic_ids.pop("t")
+    unknown = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t")
+    for is_there in (False, True, False):
+        if is_there:
+            cluster.topic_ids["t"] = topic_id
+        else:
+            cluster.topic_ids.pop("t", None)
+        router.refresh({"t"}, router.deadline())
+        missing.look()
+    assert missing.deleted(unknown) == frozenset()
+    assert not router.was_deleted("t", None)
+
+
+def test_a_partition_that_is_missing_is_waited_for_once(router, monkeypatch, short_wait):
+    monkeypatch.setattr(offset_binding, "_wait_for", None)
+    ranges = [planned(Earliest(), Latest(), partition=p) for p in (0, 7)]
+    found = bind_ranges(router, ranges, UNCOMMITTED)
+    assert spans(found) == [(20, 50)]
+    assert found.losses == (PartitionsDeleted(topic_partitions=frozenset({TopicPartition("t", 7)})),)
+
+
+@pytest.mark.parametrize(
+    ("answers", "wait_ms", "gap_ms", "is_deleted"),
+    [
+        (3, 0, 60_000, True),
+        (2, 0, 60_000, False),
+        # An outage took the greater part of the time, or its end.
+        (4, 3_600_000, 60_000, False),
+        (4, 0, 0, False),
+    ],
+)
+def test_a_deadline_ends_the_wait_for_what_is_missing_but_not_after_few_answers_or_an_outage(
+    cluster, router, monkeypatch, answers, wait_ms, gap_ms, is_deleted
+):
+    """Its last attempt may have been cut short. Brokers that come back may not know the topic yet."""
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", wait_ms)
+    monkeypatch.setattr(retry_policy, "longest_gap_ms", lambda _: gap_ms)
+    missing = offset_binding.MissingPartitions(router, [planned(At(20), At(50)), planned(At(0), At(1), 1)])
+    del cluster.topic_ids["t"]
+    for _ in range(answers):
+        router.refresh({"t"}, router.deadline())
+        missing.look()
+    missing.look()  # no other answer
+    late = DeadlineExceededError("in vain")
+    late.__cause__ = NetworkError("no time was left")
+    assert missing.deleted(late) == ({TP, OTHER} if is_deleted else set())
+    assert not router.was_deleted("t", None)
+
+
+def test_a_deadline_that_left_time_for_a_single_answer_is_no_deadline_of_the_wait(
+    cluster, router, short_wait
+):
+    late = DeadlineExceededError("in vain")
+    late.__cause__ = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+    del cluster.topic_ids["t"]
+    missing = offset_binding.MissingPartitions(router, ranges := [planned(At(20), At(50))])
+    router.refresh({"t"}, router.deadline())
+    there, loss = drop_deleted(router, ranges, late, missing)
+    assert (there, loss.topic_partitions) == ([], {TP})
+    assert len(cluster[1].requests(MetadataRequest)) >= offset_binding.ANSWERS_NEEDED
 
 
 @pytest.mark.parametrize("has_id", [True, False])
