@@ -356,17 +356,21 @@ def _follow_topic(
     expected = {error.topic: UUID(error.expected_topic_id)}
     at = {bound.topic_partition for bound in left}
     topic_id = find_recreated(router, expected, refresh=True, at=at).get(error.topic)
-    found: list[Binding] = []
+    if topic_id is None:
+        return Binding(ranges=tuple(left))
+    moved: list[OffsetRange] = []
+    losses: list[Loss] = []
     for bound in left:
-        if topic_id is None or bound.topic_partition.topic != error.topic:
-            found.append(Binding(ranges=(bound,)))
+        if bound.topic_partition.topic != error.topic:
             continue
         begun = None if bound.is_untouched else bound
-        moved, loss = move_to_successor(bound.planned, topic_id.hex, begun=begun, cause=error)
-        found.append(Binding(losses=() if loss is None else (loss,)))
-        if moved is not None:
-            found.append(bind_ranges(router, [moved], isolation_level))
-    return Binding.of(found)
+        successor, loss = move_to_successor(bound.planned, topic_id.hex, begun=begun, cause=error)
+        moved += [] if successor is None else [successor]
+        losses += [] if loss is None else [loss]
+    kept = tuple(bound for bound in left if bound.topic_partition.topic != error.topic)
+    # All at once: partitions that are missing are waited for together.
+    found = bind_ranges(router, moved, isolation_level)
+    return Binding.of([Binding(ranges=kept, losses=tuple(losses)), found])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,10 +148,31 @@ def test_all_ranges_of_a_recreated_topic_move_and_the_others_stay(cluster, route
     cluster.topic_ids["t"] = current
     cluster.logs[T0].log_start_offset = cluster.logs[T1].log_start_offset = 0
     found = rebind_ranges(router, left, error, LEVEL)
-    assert spans(found) == [("t-0", 0, 50), ("t-1", 0, 50), ("u-0", 40, 50)]
-    assert [one.topic_id for one in found.ranges] == [current, current, cluster.topic_ids["u"]]
+    assert spans(found) == [("u-0", 40, 50), ("t-0", 0, 50), ("t-1", 0, 50)]
+    assert [one.topic_id for one in found.ranges] == [cluster.topic_ids["u"], current, current]
     (loss,) = found.losses
     assert (loss.topic_partition, loss.from_offset, loss.lost, loss.cause) == (T1, 30, 20, error)
+
+
+def test_the_partitions_that_a_recreated_topic_lacks_are_waited_for_together(cluster, router, monkeypatch):
+    """Those that it has are not read before."""
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 300)
+    waits = []
+
+    def bind(router, ranges, *arguments):
+        waits.append([one.partition for one in ranges])
+        return bind_ranges(router, ranges, *arguments)
+
+    bind_ranges = offset_binding.bind_ranges
+    monkeypatch.setattr(offset_binding, "bind_ranges", bind)
+    former, current = cluster.topic_ids["t"], uuid4()
+    cluster.topic_ids["t"] = current
+    absent = [TopicPartition("t", partition) for partition in (2, 3, 4)]
+    left = [bound(tp, 20, 50, end=Latest(), topic_id=former.hex) for tp in (T0, T1, *absent)]
+    found = rebind_ranges(router, left, TopicRecreatedError("t", str(former), str(current)), LEVEL)
+    assert spans(found) == [("t-0", 20, 50), ("t-1", 20, 50)]
+    assert found.losses == (PartitionsDeleted(topic_partitions=frozenset(absent)),)
+    assert waits == [[0, 1, 2, 3, 4]]
 
 
 def test_the_leaders_of_all_that_is_left_are_asked_whether_a_topic_was_recreated(
