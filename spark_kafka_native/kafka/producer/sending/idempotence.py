@@ -6,7 +6,7 @@ No I/O: InitProducerId is asked elsewhere. The sender's thread owns all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -75,6 +75,11 @@ class PartitionSequence:
         self.gap = False
         """A numbered batch was given up: the ones behind it may be refused as out of order."""
         self._gap_after: tuple[int, ...] = ()
+        self._continued = {identity}
+        """Under which one that is given up leaves a gap: this one, and in a topic that was created again a
+        former one, once the topic has a batch of it."""
+        self._reached: tuple[int, ...] = ()
+        """The last of the batches that have ended and are, or may be, in the log."""
 
     def number(self, batch: Batch) -> None:
         """Give ``batch`` its identity and sequence numbers, once: from now on its bytes never change."""
@@ -89,30 +94,42 @@ class PartitionSequence:
     def confirm(self, batch: Batch, now: float) -> None:
         """The broker has ``batch``. One from the gap on closes it; one before it says nothing about those
         behind."""
-        if batch.sending.identity == self.identity:
+        self._reached = max(self._reached, batch.order)
+        identity = batch.sending.identity
+        if identity is None or identity.producer_id != self.identity.producer_id:
+            return
+        self._continued.add(identity)
+        if identity == self.identity:
             self.confirmed = True
             self._confirmed_at = now
-            if batch.order >= self._gap_after:
-                self.gap = False
+        if batch.order >= self._gap_after:
+            self.gap = False
 
-    def leave_gap(self, batches: Iterable[Batch]) -> None:
-        """``batches`` were given up; where they were numbered here, the numbers behind them may not fit."""
-        orders = [batch.order for batch in batches if batch.sending.identity == self.identity]
+    def leave_gap(self, batches: Collection[Batch]) -> None:
+        """``batches`` were given up; where their numbers go on here, those behind them may not fit."""
+        self._reached = max(self._reached, *(one.order for one in batches if one.sending.indefinite), ())
+        orders = [batch.order for batch in batches if batch.sending.identity in self._continued]
         if orders:
             self.gap = True
             self._gap_after = max(self._gap_after, *orders)
 
+    def may_have_passed(self, batch: Batch) -> bool:
+        """True if a batch from behind ``batch`` is, or may be, in the log: to write this one now would change
+        their order."""
+        return batch.order < self._reached
+
     def restart(self, identity: ProducerIdentity) -> None:
         """Start at 0 again under a new epoch.
 
-        Only for a partition with nothing in flight, and with waiting batches that are known not to be in the
-        log.
+        Only for a partition with nothing in flight. Waiting batches that may be in the log keep their
+        numbers.
         """
         self.identity = identity
         self.next_sequence = 0
         self.confirmed = False
         self.gap = False
         self._gap_after = ()
+        self._continued = {identity}
 
 
 def read_numbers(batch: Batch) -> None:

@@ -25,7 +25,7 @@ from ...error_code import UNKNOWN_TOPIC, ErrorCode
 from ...errors import BrokerError, KafkaError
 from ...model import Acks, TopicPartition
 from ...runtime.retry import Backoff
-from ..accumulating.batch import Batch
+from ..accumulating.batch import Batch, ProducerIdentity
 from .idempotence import (
     PartitionSequence,
     ProducerId,
@@ -419,20 +419,37 @@ class PartitionQueue:
             return NeedProducerId()
         sequence = self._sequence
         if sequence is None:
-            sequence = PartitionSequence(identity)
-        elif self._transactional:
-            if sequence.identity != identity:
-                # Another transaction: its coordinator has waited for, or fenced, everything of the last.
-                if self._in_flight:
-                    return None
-                sequence.restart(identity)
-        elif None not in (topic_id, self._topic_id) and topic_id != self._topic_id:
-            if (raised := producer_id.bump_epoch()) is None:
+            self._sequence = sequence = PartitionSequence(identity)
+        elif self._is_another(sequence, identity, topic_id):
+            if self._in_flight:
+                return None
+            started = identity if self._transactional else producer_id.bump_epoch()
+            if started is None:
                 return NeedProducerId()
-            sequence = PartitionSequence(raised)
-        self._sequence = sequence
+            self._forget_former_numbers(sequence)
+            sequence.restart(started)
         self._topic_id = topic_id or self._topic_id
         return sequence
+
+    def _is_another(
+        self, sequence: PartitionSequence, identity: ProducerIdentity, topic_id: UUID | None
+    ) -> bool:
+        """True for another transaction (its coordinator has waited for, or fenced, everything of the last),
+        and for a topic that was created again."""
+        if self._transactional:
+            return sequence.identity != identity
+        return None not in (topic_id, self._topic_id) and topic_id != self._topic_id
+
+    def _forget_former_numbers(self, sequence: PartitionSequence) -> None:
+        """Waiting batches are numbered anew, but only if it is certain that neither any of them nor one from
+        behind them is in a topic that was created again, which takes the first number that comes. By its
+        former numbers the broker recognises a batch, or refuses it.
+        """
+        numbered = [one for one in self._waiting if one.spilled is None and one.sending.identity is not None]
+        unsure = any(one.sending.indefinite or sequence.may_have_passed(one) for one in numbered)
+        if not unsure and not self._transactional:
+            for one in numbered:
+                forget_numbers(one)
 
     def _may_follow_unnumbered(self, batch: Batch) -> bool:
         """Not with one from the spill folder: if that is refused, the other would overtake it."""

@@ -137,6 +137,35 @@ def test_a_restart_forgets_everything_but_takes_the_new_identity() -> None:
     assert not sequence.gap  # the gap of the former numbering is not one of this
 
 
+def test_former_numbers_leave_a_gap_once_the_recreated_topic_has_one_of_them() -> None:
+    sequence, batches = PartitionSequence(ME), [batch(order) for order in range(4)]
+    for one in batches:
+        sequence.number(one)
+    sequence.restart(ProducerIdentity(7, 3))
+    sequence.leave_gap(batches[:1])
+    assert not sequence.gap
+    sequence.confirm(batches[1], 0.0)
+    assert not sequence.confirmed
+    sequence.leave_gap(batches[2:3])
+    assert sequence.gap
+    sequence.confirm(batches[3], 0.0)
+    assert not sequence.gap
+
+
+def test_what_ends_in_the_log_may_have_passed_what_stands_before() -> None:
+    sequence, foreign = PartitionSequence(ME), batch(2)
+    PartitionSequence(ProducerIdentity(99, 0)).number(foreign)
+    sequence.leave_gap([batch(9)])
+    assert not sequence.may_have_passed(batch(1))
+    sequence.confirm(foreign, 0.0)
+    assert (sequence.may_have_passed(batch(1)), sequence.may_have_passed(batch(3))) == (True, False)
+    unsure = batch(5)
+    unsure.sending.indefinite = True
+    sequence.leave_gap([unsure])
+    sequence.restart(ProducerIdentity(7, 3))
+    assert (sequence.may_have_passed(batch(4)), sequence.may_have_passed(batch(6))) == (True, False)
+
+
 class TestProducerId:
     def test_epochs_are_raised_one_by_one_up_to_the_last(self) -> None:
         producer_id = ProducerId()

@@ -1,5 +1,6 @@
 """Producer ids, epochs and sequence numbers on their way to a broker that checks them."""
 
+import threading
 import time
 from dataclasses import replace
 from uuid import uuid4
@@ -25,6 +26,7 @@ from spark_kafka_native.kafka.producer.errors import (
     ProducerClosedError,
     TransactionAbortableError,
 )
+from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH
 from spark_kafka_native.kafka.producer.sending.transaction import State
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
@@ -50,6 +52,26 @@ def test_a_recreated_topic_starts_at_sequence_0(cluster):
         send(producer, 10)
         producer.flush(60)
     assert cluster.values(TP) == numbers(10)
+
+
+def test_a_record_that_a_recreated_topic_refuses_is_in_no_other_records_way():
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        with Producer(broker.bootstrap_servers, linger_ms=0, batch_records=1, max_in_flight=3) as producer:
+            producer.send("t", b"former", partition=0).result(20)
+            created = threading.Event()
+            broker.on("Produce", topic="t", times=3).fail("UNKNOWN_TOPIC_OR_PARTITION").hold(created)
+            waiting = [producer.send("t", b"%d" % i, partition=0) for i in range(3)]
+            queue = producer._sender.loop.queues.of(TP)
+            eventually(lambda: len(queue.in_flight) == 3, "all are under way")
+            recreate(broker, producer)
+            broker.on("Produce", topic="t", after=1, times=1).fail("INVALID_RECORD")
+            created.set()
+            errors = [one.exception(20) for one in waiting]
+            codes = [error and error.__cause__.error_code for error in errors]
+            assert codes == [None, ErrorCode.INVALID_RECORD, None]
+            producer.send("t", b"3", partition=0).result(20)
+        assert [one.value for one in broker.records("t", 0)] == [b"0", b"2", b"3"]
 
 
 def test_out_of_order_at_the_head_of_the_line_is_fatal(cluster):

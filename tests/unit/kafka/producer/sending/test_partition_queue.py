@@ -115,6 +115,11 @@ def confirmed(partition: Partition) -> Partition:
     return partition
 
 
+def recreated(partition: Partition) -> Batch | None:
+    """The batch that is sent to the topic that has the name now."""
+    return partition.ask(now=99, topic_id=UUID(int=2))
+
+
 class TestOrder:
     def test_the_first_batch_goes_alone(self, partition: Partition) -> None:
         first, second = fill(partition, 1, 2)
@@ -485,6 +490,96 @@ class TestProducerId:
         (recreated,) = fill(partition, 1)
         assert partition.ask(topic_id=UUID(int=2)) is recreated
         assert numbers(recreated) == (7, 1, 0)
+
+    def test_what_waits_is_numbered_anew_in_a_recreated_topic(self, partition: Partition) -> None:
+        """Behind the former numbers, one that is refused for good would be missed for ever."""
+        confirmed(partition)
+        first, refused, last = fill(partition, 1, 2, 3)
+        assert partition.ask_all() == [first, refused, last]
+        (new,) = fill(partition, 4)
+        for one in (first, refused, last):
+            assert partition.answer(one, E.UNKNOWN_TOPIC_ID) == REFRESH
+        sent = []
+        while (one := recreated(partition)) is not None:
+            sent.append((one, numbers(one)))
+            if one is refused:
+                assert partition.answer(one, E.INVALID_RECORD) == FAIL
+                partition.given_up([one])
+            else:
+                partition.answer(one)
+        assert sent == [(first, (7, 1, 0)), (refused, (7, 1, 1)), (last, (7, 2, 0)), (new, (7, 2, 1))]
+
+    def test_numbers_of_a_recreated_topic_wait_for_the_answers_of_the_former(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        refused, last, new = fill(partition, 1, 2, 3)
+        assert [partition.ask(), partition.ask()] == [refused, last]
+        assert recreated(partition) is None
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.answer(last, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        assert recreated(partition) is last
+        partition.answer(last)
+        assert recreated(partition) is new
+        assert (numbers(last), numbers(new)) == ((7, 2, 0), (7, 2, 1))
+
+    def test_none_is_numbered_anew_where_one_may_be_in_a_recreated_topic(self, partition: Partition) -> None:
+        """It takes the first number that comes; once it has one, a gap behind that is certain."""
+        confirmed(partition)
+        first, refused, last = fill(partition, 1, 2, 3)
+        partition.ask_all()
+        (new,) = fill(partition, 4)
+        partition.answer(first, E.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.answer(refused, E.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.lost(last, LOST, 0)
+        assert recreated(partition) is first
+        assert numbers(first) == (7, 0, 1)
+        partition.answer(first)
+        assert recreated(partition) is refused
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert recreated(partition) is last
+        assert numbers(last) == (7, 0, 3)
+        assert partition.answer(last, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        assert recreated(partition) is last
+        partition.answer(last)
+        assert recreated(partition) is new
+        assert (numbers(last), numbers(new)) == ((7, 2, 0), (7, 2, 1))
+
+    def test_out_of_order_is_fatal_where_a_recreated_topic_may_have_one_from_behind(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        refused, first, lost = fill(partition, 1, 2, 3)
+        partition.ask_all()
+        partition.answer(refused, E.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.answer(first, E.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.lost(lost, LOST, 0)
+        assert recreated(partition) is refused
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert recreated(partition) is first
+        assert numbers(first) == (7, 0, 2)
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
+
+    @pytest.mark.parametrize("end", ["delivered", "given up, and may be there"])
+    def test_none_is_numbered_anew_that_one_from_behind_has_overtaken(
+        self, partition: Partition, end: str
+    ) -> None:
+        confirmed(partition)
+        first, overtaking = fill(partition, 1, 2)
+        partition.ask_all()
+        partition.answer(first, E.UNKNOWN_TOPIC_OR_PARTITION)
+        if end == "delivered":
+            assert partition.answer(overtaking) == DELIVERED
+        else:
+            partition.given_up([overtaking])
+            overtaking.ended = True
+            partition.lost(overtaking, LOST, 0)
+        assert recreated(partition) is first
+        assert numbers(first) == (7, 0, 1)
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
 
     def test_a_broker_that_knows_no_id_changes_no_numbers(
         self, partition: Partition, producer_id: ProducerId
