@@ -125,7 +125,7 @@ class BatchCompletion:
         """``batch`` is in the log (with acks=0: on its way there)."""
         where = batch.topic_partition
         if batch.ended:
-            self._delivered_late(batch, base_offset)
+            self._delivered_late(batch, status, base_offset)
             return
         self._end(
             batch,
@@ -200,12 +200,11 @@ class BatchCompletion:
         self._stats.failed(error)
         block.report(rows, 0, Outcome(topic_partition=nowhere, status=status, error=error))
 
-    def _delivered_late(self, batch: Batch, base_offset: int | None) -> None:
-        """``batch`` was given up while it was under way, and is in the log: the folder need not keep it."""
+    def _delivered_late(self, batch: Batch, status: DeliveryStatus, base_offset: int | None) -> None:
+        """``batch`` was given up while it was under way, and was delivered: the folder need not keep it."""
         entry = self._spilling.delivered_late(batch)
         if entry is not None:
             self._stats.delivered(batch.topic_partition, batch.records, entry.length, base_offset)
-            status = DeliveryStatus.PERSISTED
             self._emit(
                 batch,
                 Outcome(topic_partition=batch.topic_partition, status=status, base_offset=base_offset),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from support.producer.sending_batches import TP, SendingHalf, batch
 
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError
+from spark_kafka_native.kafka.errors import BrokerError, NetworkError
 from spark_kafka_native.kafka.producer.errors import DeliveryStatus
+from spark_kafka_native.kafka.producer.spill_folder import SpillFolder
 
 
 def test_a_batch_that_failed_is_told_with_its_reason() -> None:
@@ -50,6 +52,18 @@ def test_a_batch_that_was_delivered_is_told_before_whoever_waits_for_it() -> Non
     assert (event.status, event.base_offset, event.error) == (DeliveryStatus.PERSISTED, 7, None)
     assert event.last_offset == 7 + one.records - 1
     assert seen_at_report == [1]
+
+
+def test_a_batch_that_is_only_written_late_is_not_said_to_be_in_the_log(tmp_path: Path) -> None:
+    """With acks=0 no broker has confirmed it, although the folder need not keep it."""
+    half = SendingHalf(SpillFolder(str(tmp_path)))
+    stream = half.completion.acknowledgements.subscribe(10)
+    one = half.wait_in(batch(0), [])
+    half.queues.of(TP).sent(one, 1)
+    half.failures.fail([one], "expired", NetworkError("the socket is full"))
+    half.completion.delivered(one, DeliveryStatus.POSSIBLY_PERSISTED, None, None)
+    assert [event.status for event in stream.drain()] == [DeliveryStatus.POSSIBLY_PERSISTED] * 2
+    half.completion.close()
 
 
 def test_the_first_batch_of_a_partition_has_an_offset_in_json() -> None:
