@@ -75,6 +75,8 @@ class SendingState:
     indefinite: bool = False
     """True if an attempt with an unknown outcome was made."""
     last_error: Exception | None = None
+    again: bool = False
+    """True for a half of one that was sent: it goes alone, as one that is sent again."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -360,10 +360,11 @@ class PartitionQueue:
         self._spilling = False
 
     def take_over(self, batch: Batch, halves: Sequence[Batch]) -> None:
-        """``halves`` are to be sent instead of ``batch``, with its numbers and its attempts."""
+        """``halves`` are to be sent instead of ``batch``, with its numbers. A refusal for the
+        size is no failure of theirs: each may be sent again as often as ``retries`` allows."""
         share_numbers(batch, halves)
         for half in halves:
-            half.sending.attempts = batch.sending.attempts
+            half.sending.again = batch.sending.again or batch.sending.attempts > 0
             half.sending.indefinite = batch.sending.indefinite
 
     def replace(self, batch: Batch, halves: Sequence[Batch]) -> None:
@@ -464,7 +465,8 @@ class PartitionQueue:
         take that one's next retry for out of order. Not behind a replayed one with the numbers of another
         producer either: if the broker refuses that one, the numbers of these hold it back from nothing.
         """
-        again = self._in_flight[0].sending.attempts > 1
+        first = self._in_flight[0].sending
+        again = first.again or first.attempts > 1
         own = all(other.sending.identity == sequence.identity for other in self._in_flight)
         return own and sequence.confirmed and not again and batch.spilled is None
 

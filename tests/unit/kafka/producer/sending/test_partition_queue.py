@@ -34,6 +34,7 @@ from spark_kafka_native.kafka.producer.sending.verdict import (
     REFRESH,
     RENUMBER,
     RETRY,
+    SPLIT,
     Verdict,
 )
 
@@ -947,13 +948,26 @@ class TestSplits:
         partition.take_over(large, halves)
         partition.replace(large, halves)
         assert [numbers(half) for half in halves] == [(7, 0, 1), (7, 0, 3)]
-        assert [half.sending.attempts for half in halves] == [1, 1]
         assert [half.sending.indefinite for half in halves] == [False, False]
         assert partition.ask(now=9) is None
         assert partition.answer(after, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RETRY
         assert list(partition.waiting) == [*halves, after]
-        assert partition.ask(now=9) is halves[0]
+        assert partition.ask_all(now=9) == halves[:1]
         assert partition.unended() == [*halves, after]
+
+    def test_a_refusal_for_the_size_is_no_retry(self, producer_id: ProducerId) -> None:
+        partition = Partition(TP, rules(retries=1), producer_id)
+        (large,) = fill(partition, 1, records=2)
+        for order in ((1, 0), (1, 0, 0)):
+            assert partition.ask() is large
+            assert partition.answer(large, E.MESSAGE_TOO_LARGE) == SPLIT
+            half = Batch(TP, encode([b"a", b"b"]), 2, 0, [], 0, order, SendingState(0.0))
+            partition.take_over(large, [half])
+            partition.replace(large, [half])
+            large = half
+        for now, verdict in ((0, RETRY), (9, EXHAUSTED)):
+            assert partition.ask(now=now) is large
+            assert partition.answer(large, E.NOT_ENOUGH_REPLICAS) == verdict
 
     def test_halves_of_what_may_be_in_the_log_may_be_there(self, partition: Partition) -> None:
         (large,) = fill(partition, 1, records=2)
