@@ -232,6 +232,8 @@ class PartitionQueue:
 
     def add(self, batch: Batch) -> None:
         """A new batch, behind all others."""
+        if self.idle:
+            self._unknown_since = None  # how long the topic was denied to others says nothing of now
         self._waiting.append(batch)
 
     def next(self, now: float, leader: int, topic_id: UUID | None) -> Step:
@@ -380,8 +382,8 @@ class PartitionQueue:
         return self._not_before
 
     def denied(self, code: ErrorCode, now: float) -> bool:
-        """Metadata or a broker said ``code`` of the topic. True once they have denied it longer than a
-        restarting broker does: it must be gone.
+        """Metadata or a broker said ``code`` of the topic. True once they have denied it, to those that wait,
+        longer than a restarting broker does: it must be gone.
         """
         if code not in UNKNOWN_TOPIC:
             self._unknown_since = None

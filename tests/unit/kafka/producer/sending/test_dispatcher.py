@@ -306,6 +306,22 @@ def test_when_the_records_of_a_topic_with_an_error_are_given_up(code, given_up_a
     assert given_up_at is None
 
 
+def test_a_record_does_not_fail_for_an_answer_that_is_older_than_it():
+    """The topic may have been created again since."""
+    half, one, asked = SendingHalf(), OneBroker(), []
+    denied = SimpleNamespace(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partitions={})
+    one.topics.metadata.topics["t"] = denied
+    lookups = SimpleNamespace(refresh=asked.append, unsure=())
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    for order, (at, gone_at) in enumerate([(0.0, 31.0), (60.0, 91.0)]):
+        waiting = half.wait_in(batch(order), [])
+        assert dispatcher.send(at) == []
+        assert asked.pop() == "t"
+        (given_up,) = dispatcher.send(gone_at)
+        assert given_up.batches == [waiting]
+        half.failures.fail(given_up.batches, given_up.reason, given_up.cause, retriable=False)
+
+
 @pytest.mark.parametrize("in_flight", [False, True])
 def test_what_another_thread_began_to_write_is_written_on_where_no_answer_is_awaited(in_flight):
     """The handler of a signal that waits for the sender may have interrupted that thread."""

@@ -889,6 +889,18 @@ class TestTopics:
         assert partition.ask(now=20) is second
         assert partition.answer(second, E.UNKNOWN_TOPIC_OR_PARTITION, now=40) == REFRESH
 
+    def test_one_that_comes_when_nothing_waits_starts_the_clock_again(self, partition: Partition) -> None:
+        """Hours may lie between: the topic was there again, or another one has its name."""
+        (expired,) = fill(partition, 1)
+        assert partition.ask() is expired
+        assert partition.answer(expired, E.UNKNOWN_TOPIC_OR_PARTITION, now=0) == REFRESH
+        partition.given_up([expired])
+        later, behind = fill(partition, 2, 3)
+        for now, verdict in ((3_600, REFRESH), (3_631, GONE)):
+            assert partition.ask(now=now) is later
+            assert partition.answer(later, E.UNKNOWN_TOPIC_OR_PARTITION, now=now) == verdict
+        assert list(partition.waiting) == [later, behind]
+
     def test_metadata_that_know_it_count_unless_its_leader_denied_it_since(
         self, partition: Partition
     ) -> None:
