@@ -33,14 +33,19 @@ class _Partition:
     """True if the caller has chosen ``start``."""
     kept: int | None = None
     """An offset from before the last `seek` that may be committed, too."""
-    unsettled: bool = False
-    """True if reading went back, with records from before that were neither committed nor given."""
+    unsettled: int | None = None
+    """Where records begin that were neither committed nor given, from before reading went back or was moved;
+    None if there are none."""
 
     @property
-    def uncommitted(self) -> bool:
-        """True if records were handed out that were neither committed nor given to a transaction."""
-        last = self.given[-1] if self.given else 0
-        return self.unsettled or self.handed_out > max(self.start, self.committed or 0, last)
+    def uncommitted_from(self) -> int | None:
+        """Where the records begin that were handed out and neither committed nor given to a transaction; None
+        if there are none.
+        """
+        if self.unsettled is not None:
+            return self.unsettled
+        settled = max(self.start, self.committed or 0, self.given[-1] if self.given else 0)
+        return settled if self.handed_out > settled else None
 
 
 @dataclass(slots=True)
@@ -141,7 +146,9 @@ class Progress:
                 had = partition.committed, *partition.given
                 resets = self._resets.setdefault(topic_partition, _Reset())
                 resets.go_back(from_offset, had, 0 if reset is None else reset.start)
-            now = _Partition(from_offset, next_offset, None, unsettled=partition.uncommitted)
+            began = partition.uncommitted_from
+            unsettled = None if began is None else min(began, from_offset)
+            now = _Partition(from_offset, next_offset, None, unsettled=unsettled)
             self.counted += counts
             self._partitions[topic_partition] = now
 
@@ -199,13 +206,20 @@ class Progress:
                 partition.handed_out = max(partition.start, min(partition.handed_out, offset))
 
     def sought(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
-        """The caller continues at ``offset``, and may commit offsets before the last commit; and ``kept``."""
+        """The caller continues at ``offset``, and may commit offsets before the last commit; and ``kept``.
+
+        Uncommitted records are forgotten if it goes back to before all of them, as after an aborted
+        transaction: they are handed out again. Otherwise a transaction may contain their results.
+        """
         with self._lock:
             if (reset := self._resets.get(topic_partition)) is not None:
                 # What the group had of a log that was lost is no place to begin at in the new one, either.
                 reset.floor, reset.back = 0, None if reset.back is None else offset
-            if topic_partition in self._partitions:
-                self._partitions[topic_partition] = _Partition(offset, offset, None, sought=True, kept=kept)
+            if (partition := self._partitions.get(topic_partition)) is not None:
+                began = partition.uncommitted_from
+                unsettled = None if began is None or offset <= began else began
+                now = _Partition(offset, offset, None, sought=True, kept=kept, unsettled=unsettled)
+                self._partitions[topic_partition] = now
 
     def to_keep(self, topic_partition: TopicPartition, offset: int, start: int | None) -> int | None:
         """The last offset up to ``offset`` that a commit may contain after a `seek` to there, if the group
@@ -239,14 +253,18 @@ class Progress:
             for topic_partition in topic_partitions:
                 self._resets.pop(topic_partition, None)
                 partition = self._partitions.pop(topic_partition, None)
-                if partition is not None and partition.uncommitted:
+                if partition is not None and partition.uncommitted_from is not None:
                     self._dropped_uncommitted.add(topic_partition)
 
     def uncommitted(self, topic_partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those with records that were handed out and neither committed nor given to a transaction."""
         with self._lock:
-            known = {tp: self._partitions.get(tp) for tp in topic_partitions}
-            return {tp for tp, partition in known.items() if partition is not None and partition.uncommitted}
+            return {
+                topic_partition
+                for topic_partition in topic_partitions
+                if (partition := self._partitions.get(topic_partition)) is not None
+                and partition.uncommitted_from is not None
+            }
 
     def take_dropped_uncommitted(self) -> frozenset[TopicPartition]:
         """The partitions that were dropped, since the last call, with records that were handed out and not
@@ -262,7 +280,7 @@ class Progress:
             for topic_partition, offset in offsets.items():
                 if (partition := self._partitions.get(topic_partition)) is not None:
                     partition.given.append(offset)
-                    partition.unsettled = False
+                    partition.unsettled = None
                 if (reset := self._resets.get(topic_partition)) is not None and reset.back is not None:
                     reset.since.append(offset)
 
@@ -321,6 +339,6 @@ class Progress:
                 if partition is None or partition is not places[topic_partition]:
                     continue
                 if offset <= partition.handed_out:
-                    partition.committed, partition.unsettled = offset, False
+                    partition.committed, partition.unsettled = offset, None
                     if (reset := self._resets.get(topic_partition)) is not None:
                         reset.back = None  # the group has none of before any more

@@ -485,6 +485,21 @@ def test_a_transaction_does_not_leave_out_what_was_taken_away(make: Make, change
         consumer.offsets_to_commit(offsets={A0: 1})
 
 
+@pytest.mark.parametrize("offset", [2, OffsetAt.LATEST])
+def test_a_transaction_does_not_leave_out_what_was_taken_away_after_a_seek(
+    make: Make, monkeypatch: pytest.MonkeyPatch, offset: int | OffsetAt
+) -> None:
+    """It moved the partition for the rest of the transaction, which had begun with other records of it."""
+    consumer = make(A0, A1, enable_auto_commit=False)
+    monkeypatch.setattr(parts_of(consumer).starts, "offset_of", lambda *_: 50)
+    for at in range(3):
+        hand_out(consumer, at)
+    consumer.seek(A0, offset)
+    parts_of(consumer).rebalance.carry_out(Change(revoked=frozenset([A0])))
+    with pytest.raises(CommitFailedError, match="a-0 went to others"):
+        consumer.offsets_to_commit()
+
+
 def test_the_error_that_ends_a_transaction_is_raised_though_the_consumer_was_closed_in_it(make: Make) -> None:
     consumer = make(A0, enable_auto_commit=False)
     producer: Any = SimpleNamespace(transaction=nullcontext)

@@ -313,6 +313,61 @@ def test_records_from_before_reading_went_back_are_dropped_uncommitted_as_others
     assert progress.take_dropped_uncommitted() == ({A0} if settled == "no" else set())
 
 
+@pytest.mark.parametrize(
+    ("seeks", "forgotten"),
+    [([0], True), ([100], False), ([5], False), ([100, 30], False), ([100, 0], True), ([0, 100], True)],
+)
+def test_records_before_a_seek_are_dropped_uncommitted_unless_it_goes_back_to_before_all_of_them(
+    seeks: list[int], forgotten: bool
+) -> None:
+    """A transaction has them, and the next member reads them again; after an abort this one does."""
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 10)
+    for offset in seeks:
+        progress.sought(A0, offset)
+    progress.drop([A0])
+    assert progress.take_dropped_uncommitted() == (frozenset() if forgotten else {A0})
+
+
+def test_a_seek_back_to_the_last_offset_of_a_transaction_forgets_what_was_read_since() -> None:
+    """The next one was aborted."""
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 10)
+    progress.given_to_transaction({A0: 10})
+    progress.handed_out(A0, 10, 20)
+    progress.sought(A0, 10)
+    progress.drop([A0])
+    assert progress.take_dropped_uncommitted() == frozenset()
+
+
+@pytest.mark.parametrize("settled", ["given", "committed"])
+def test_the_place_that_was_sought_covers_the_records_before_it_once_it_is_committed(settled: str) -> None:
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 10)
+    progress.sought(A0, 100)
+    assert progress.uncommitted([A0]) == {A0}
+    if settled == "given":
+        progress.given_to_transaction({A0: 100})
+    else:
+        progress.committed({A0: 100}, progress.places({A0: 100}))
+    assert progress.uncommitted([A0]) == set()
+
+
+@pytest.mark.parametrize(("offset", "forgotten"), [(0, True), (20, False), (50, False)])
+def test_a_seek_after_reading_went_back_forgets_the_records_of_before_only_from_there_on(
+    offset: int, forgotten: bool
+) -> None:
+    progress = Progress()
+    progress.begin(A0, 50, 50)
+    progress.handed_out(A0, 50, 60)
+    progress.go_back(A0, 0, 6)
+    progress.sought(A0, offset)
+    assert progress.uncommitted([A0]) == (set() if forgotten else {A0})
+
+
 @pytest.mark.parametrize("lacked", [True, False])
 def test_a_seek_to_an_offset_that_the_log_lacks_says_nothing_about_the_committed_one(lacked: bool) -> None:
     """But if a broker has confirmed the offset, the log was lost since."""
