@@ -219,8 +219,9 @@ class TransactionalProducer(Producer):
 
         ``group`` identifies the member (KIP-447), or only the group's name where it has no members. With
         `GroupConsumer.group_metadata`, the offsets must be of partitions that the consumer has and not beyond
-        what it handed out (`CommitFailedError`), and are committed with their leader epochs (KIP-320). In any
-        other case neither is done: the coordinator looks at the member and its generation only. Raises
+        what it handed out, and are committed with their leader epochs (KIP-320); also without offsets, raises
+        `CommitFailedError` as `GroupConsumer.offsets_to_commit`, if partitions were taken away. In any other
+        case neither is done: the coordinator looks at the member and its generation only. Raises
         `TransactionAbortableError` (the member was fenced, an ACL is missing), `TransactionFatalError`,
         `DeadlineExceededError`; the transaction can only be aborted then, as after a `TypeError` or a
         ValueError for an offset that is none.
@@ -237,13 +238,13 @@ class TransactionalProducer(Producer):
                     else OffsetToCommit(offset=checked_offset(one))
                     for tp, one in offsets.items()
                 }
-                if not positions:
-                    return
                 given = {tp: one.offset for tp, one in positions.items()}
-                member.check(given)
+                member.check(given)  # also none: those of partitions that went to others are missing
             except BaseException as error:
                 self._transaction.failed(as_kafka_error(error))
                 raise
+            if not positions:
+                return
             for tp, epoch in member.leader_epochs(given).items():
                 if positions[tp].leader_epoch < 0:
                     positions[tp] = replace(positions[tp], leader_epoch=epoch)
