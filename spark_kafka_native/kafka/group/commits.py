@@ -668,12 +668,7 @@ class Commits:
         was taken away after some of its records were handed out and not committed; and, without records or
         offsets, for records ``in_work``: the transaction may contain their results, or not.
         """
-        if dropped := self.progress.take_dropped_uncommitted():
-            raise CommitFailedError(
-                f"{partitions_named(dropped)} went to others after records were handed out here and not "
-                "committed, and they are read again. What was made of them must not count: abort the "
-                "transaction, call seek_to_committed(), and read on"
-            )
+        self._raise_if_dropped()
         if not records and offsets is None and in_work:
             raise CommitFailedError(
                 f"{partitions_named(in_work)}: another thread, which has read the last records, may be "
@@ -689,8 +684,17 @@ class Commits:
             raise _of_former(former)
         if undecided:
             raise _undecided(undecided)
+        self._raise_if_dropped()  # again: another thread may be closing the consumer
         self.progress.given_to_transaction(wanted)
         return wanted
+
+    def _raise_if_dropped(self) -> None:
+        if dropped := self.progress.take_dropped_uncommitted():
+            raise CommitFailedError(
+                f"{partitions_named(dropped)} went to others after records were handed out here and not "
+                "committed, and they are read again. What was made of them must not count: abort the "
+                "transaction, call seek_to_committed(), and read on"
+            )
 
 
 def _of_lost_records(topic_partitions: Iterable[TopicPartition]) -> CommitFailedError:

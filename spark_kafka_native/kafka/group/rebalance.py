@@ -166,6 +166,7 @@ class Rebalance:
         self.callbacks.call("lost", change.lost)
 
     def _remove(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        # First: a transaction that ends in another thread beside `close` would miss them without an error.
+        self._commits.drop(topic_partitions)
         for topic_partition in topic_partitions:
             self._starts.remove(topic_partition)
-        self._commits.drop(topic_partitions)

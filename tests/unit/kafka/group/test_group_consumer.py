@@ -500,6 +500,44 @@ def test_a_transaction_does_not_leave_out_what_was_taken_away_after_a_seek(
         consumer.offsets_to_commit()
 
 
+def test_a_transaction_beside_close_does_not_leave_out_what_was_just_taken_away(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread closes the consumer, and takes the partitions away one by one."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    consumer = make(A0, A1, enable_auto_commit=False)
+    prefetch(consumer, A0, A1)
+    starts, ended = parts_of(consumer).starts, list[BaseException | None]()
+    remove = starts.remove
+    with ThreadPoolExecutor(1) as pool:
+        assert len(pool.submit(consumer.poll, 60).result()) == 6
+
+        def remove_one(tp: TopicPartition) -> None:
+            remove(tp)
+            ended.append(pool.submit(consumer.offsets_to_commit).exception(60))
+
+        monkeypatch.setattr(starts, "remove", remove_one)
+        consumer.close()
+    assert isinstance(ended[0], CommitFailedError)
+
+
+def test_a_transaction_does_not_leave_out_what_is_taken_away_while_its_offsets_are_looked_up(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make(A0, A1, enable_auto_commit=False)
+    hand_out(consumer, 0)
+    commits = parts_of(consumer).commits
+    wanted = commits.wanted
+
+    def look_up(*given: Any) -> dict[TopicPartition, int]:
+        parts_of(consumer).rebalance.carry_out(Change(lost=frozenset([A0])))  # as `close` in another thread
+        return wanted(*given)
+
+    monkeypatch.setattr(commits, "wanted", look_up)
+    with pytest.raises(CommitFailedError, match="a-0 went to others"):
+        consumer.offsets_to_commit()
+
+
 def test_the_error_that_ends_a_transaction_is_raised_though_the_consumer_was_closed_in_it(make: Make) -> None:
     consumer = make(A0, enable_auto_commit=False)
     producer: Any = SimpleNamespace(transaction=nullcontext)
