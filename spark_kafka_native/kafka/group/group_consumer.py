@@ -507,7 +507,8 @@ class GroupConsumer:
     def _give_up_all(self, *, done: bool) -> None:
         self._await_other_reader()
         owned, is_reader = self.assignment, self._last_reader in (None, threading.current_thread())
-        if not done or (self._config.enable_auto_commit and not is_reader):
+        # An error here says nothing about another thread's records, which may be in a transaction by now.
+        if not done if is_reader else self._config.enable_auto_commit:
             # So that neither the last commit nor one in on_revoked contains the records.
             self._commits.queue.drain(self._rebalance.leave_deadline())
             self._give_back()

@@ -1189,6 +1189,40 @@ def test_a_transaction_names_the_records_that_another_thread_has_read(make: Make
     assert found == [{A0: 2}]
 
 
+@pytest.mark.parametrize("closer", ["an exception", "a handler"])
+def test_a_transaction_of_another_thread_has_the_offsets_of_its_records_when_an_interrupt_closes_it(
+    make: Make, closer: str
+) -> None:
+    """It is committed while on_revoked waits for it."""
+    found: list[object] = []
+
+    def revoked(consumer: GroupConsumer, _: object) -> None:
+        with pytest.raises(CommitFailedError, match="a-0: "):
+            consumer.offsets_to_commit()
+        found.append(pool.submit(consumer.offsets_to_commit).result(60))
+        found.append(pool.submit(consumer.offsets_to_commit, record(1)).result(60))
+
+    consumer = make(A0, enable_auto_commit=False, on_revoked=revoked)
+    prefetch(consumer, A0)
+
+    def close() -> None:
+        with consumer:
+            raise ZeroDivisionError
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            assert len(pool.submit(consumer.poll, 60).result()) == 3
+            if closer == "a handler":
+                signal.raise_signal(signal.SIGUSR1)
+            else:
+                with pytest.raises(ZeroDivisionError):
+                    close()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert found == [{A0: 3}, {A0: 2}]
+
+
 def test_another_thread_does_not_work_on_records_that_it_has_gone_back_before(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
