@@ -669,10 +669,11 @@ class Commits:
         offsets, for records ``in_work``: the transaction may contain their results, or not.
         """
         self._raise_if_dropped()
-        if not records and offsets is None and in_work:
+        if not records and not offsets and in_work:
             raise CommitFailedError(
-                f"{partitions_named(in_work)}: another thread, which has read the last records, may be "
-                "working on them while this one closes the consumer; name the offsets to commit"
+                f"{partitions_named(in_work)}: the last records may be in work as the consumer is closed, in "
+                "another thread or where an exception or a signal has come in between, and the transaction "
+                "may have results of them: abort it, or name the offsets to commit"
             )
         if not records and offsets is None and (lost := self.progress.uncommitted(self._cut_back)):
             # Without their offsets, the results of records that are left would count once more.

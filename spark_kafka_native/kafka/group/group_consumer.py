@@ -400,6 +400,7 @@ class GroupConsumer:
             with producer.transaction():
                 yield
                 producer.send_offsets(self.offsets_to_commit(), self.group_metadata())
+            self._taken = None  # they are done, and an exception after that does not give them back
         except BaseException:
             with suppress(ConsumerClosedError):
                 self.seek_to_committed()
@@ -413,8 +414,8 @@ class GroupConsumer:
         the offset of the next record to read.
 
         Raises `CommitFailedError` as `commit`, and where the log was cut back before records that were handed
-        out and not committed; in ``on_revoked``, without arguments, while another thread than the last read
-        closes the consumer. Also, once, if a partition was taken away after its records
+        out and not committed; in ``on_revoked``, without arguments, while the records of the last read count
+        as not done (`close`). Also, once, if a partition was taken away after its records
         were handed out, and before they were committed or returned here: another member reads them again, and
         what this transaction made of them would count twice. The transaction must be aborted then. That does
         not move the consumer: the records of the transaction are handed out again only after
@@ -511,6 +512,7 @@ class GroupConsumer:
         if not done if is_reader else self._config.enable_auto_commit:
             # So that neither the last commit nor one in on_revoked contains the records.
             self._commits.queue.drain(self._rebalance.leave_deadline())
+            self._last_reader = None  # first: a transaction without their offsets may contain their results
             self._give_back()
         self._rebalance.give_up(owned)
 
@@ -542,7 +544,9 @@ class GroupConsumer:
         self._close_now_or_late(done=error is None)
 
     def _in_work(self) -> dict[TopicPartition, int]:
-        """Where the records begin that another thread may be working on, if this one closes the consumer."""
+        """Where the records begin that another thread may be working on, if this one closes the consumer; or
+        this thread, if an exception or a signal handler closes it.
+        """
         taken = self._taken
         if not self._rebalance.leaving or taken is None or self._last_reader is threading.current_thread():
             return {}
