@@ -637,7 +637,8 @@ class Commits:
         self, records: Iterable[Record], offsets: Offsets | None = None, in_work: Offsets | None = None
     ) -> dict[TopicPartition, int]:
         """The offsets that `GroupConsumer.commit` with these arguments commits: without records or offsets,
-        none behind those ``in_work``. Raises `CommitFailedError` if one of them must not be committed.
+        none behind those ``in_work``, nor of partitions of which a transaction may have committed these.
+        Raises `CommitFailedError` if one of them must not be committed.
         """
         wanted = {tp: checked_offset(offset) for tp, offset in (offsets or {}).items()}
         for record in records:
@@ -647,6 +648,8 @@ class Commits:
             wanted = self.reached(self._begun)
             undone = self.progress.allowed(in_work or {})
             wanted |= {tp: min(at, wanted[tp]) for tp, at in undone.items() if tp in wanted}
+            for tp in self.progress.given_beyond(undone):  # the transaction may have committed them
+                wanted.pop(tp, None)
         elif outdated := self.recreated & wanted.keys():
             raise _of_former(outdated)
         elif cut := [tp for tp, one in self._reader.truncated.items() if wanted.get(tp, 0) > one.end_offset]:

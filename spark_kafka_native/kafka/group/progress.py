@@ -284,6 +284,16 @@ class Progress:
                 if (reset := self._resets.get(topic_partition)) is not None and reset.back is not None:
                     reset.since.append(offset)
 
+    def given_beyond(self, offsets: Offsets) -> set[TopicPartition]:
+        """The partitions of which a later offset was given to a transaction: the group may have that."""
+        with self._lock:
+            return {
+                topic_partition
+                for topic_partition, offset in offsets.items()
+                if (partition := self._partitions.get(topic_partition)) is not None
+                and any(given > offset for given in partition.given)
+            }
+
     def check(self, offsets: Offsets) -> None:
         """Raises `CommitFailedError` for an offset outside the records that were handed out in the current
         assignment: they belong to an older generation, or were never read.

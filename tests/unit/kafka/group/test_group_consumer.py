@@ -1189,6 +1189,25 @@ def test_a_transaction_names_the_records_that_another_thread_has_read(make: Make
     assert found == [{A0: 2}]
 
 
+@pytest.mark.parametrize("reader", ["this thread", "another thread"])
+def test_a_commit_does_not_go_back_before_a_transaction_with_the_records_in_work(
+    make: Make, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """The transaction was begun by hand: it may be committed, and its results would be made again."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    consumer = make(
+        A0, A1, enable_auto_commit=False, on_revoked=lambda consumer, _: consumer.commit_async().result(60)
+    )
+    committed = asked(consumer)
+    prefetch(consumer, A0, A1)
+    with ThreadPoolExecutor(1) as pool:
+        records = consumer.poll(60) if reader == "this thread" else pool.submit(consumer.poll, 60).result()
+        assert len(records) == 6
+        assert consumer.offsets_to_commit(offsets={A0: 3}) == {A0: 3}
+        close_by(consumer, "an exception")
+    assert committed == [{A1: 0}]
+
+
 def close_by(consumer: GroupConsumer, closer: str) -> None:
     """Close it by an exception at the end of its block, or in a signal's handler."""
     if closer == "an exception":
