@@ -473,8 +473,10 @@ class GroupConsumer:
 
     def _close_now_or_late(self, *, done: bool) -> None:
         self._commits.queue.raise_if_callback("close()")
-        in_call, in_handler = threading.get_ident() in self._callers, within_handler()
-        if in_call and not self._rebalance.callbacks.running:
+        here, in_handler = threading.get_ident(), within_handler()
+        in_call = here in self._callers
+        # A callback holds no lock as it closes the consumer; a call within it that a handler interrupts may.
+        if in_call and (in_handler or self._rebalance.callbacks.runs_in != here):
             self._close_asked = True
             return
         self._close(done=done and not in_handler)
@@ -531,7 +533,7 @@ class GroupConsumer:
         done = None, threading.current_thread(), threading.main_thread()
         limit, in_callback = self._rebalance.close_deadline(), self._rebalance.leave_deadline()
         while self._closer not in done and not self._reader.inherited and not limit.expired:
-            if self._rebalance.callbacks.running and in_callback.expired:
+            if self._rebalance.callbacks.runs_in is not None and in_callback.expired:
                 return
             time.sleep(AWAIT_S)
 
@@ -565,7 +567,7 @@ class GroupConsumer:
     @closed_late
     def _read_on(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
         self._check_staying()
-        if self._rebalance.callbacks.running:
+        if self._rebalance.callbacks.runs_in is not None:
             raise RuntimeError("a read within a callback of the same consumer: return from it first")
         if self._subscription.empty:
             raise ConfigError(f"{self!r} has nothing to read: call subscribe() first, or give topics")

@@ -7,6 +7,7 @@ given, so that it can be committed before another member continues from there.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Iterable
 
 from ..errors import own_copy
@@ -38,8 +39,8 @@ class RebalanceCallbacks:
     def __init__(self, group_id: str, **callbacks: OnChange | None) -> None:
         self._group_id = group_id
         self._callbacks = callbacks
-        self.running = False
-        """True while one of them is being called."""
+        self.runs_in: int | None = None
+        """The thread that one of them is being called in."""
         self.revoking: frozenset[TopicPartition] = frozenset()
         """The partitions that ``on_revoked`` is being called with."""
 
@@ -50,13 +51,14 @@ class RebalanceCallbacks:
         callback = self._callbacks[event]
         if callback is None:
             return
-        self.running = True
-        if event == "revoked":
-            self.revoking = frozenset(partitions)
+        nothing: frozenset[TopicPartition] = frozenset()
+        here, revoking = threading.get_ident(), frozenset(partitions) if event == "revoked" else nothing
+        # No call next to the `try`, or in the `finally`: after an interrupt there, it would seem to run on.
+        self.runs_in, self.revoking = here, revoking
         try:
             callback(sorted(partitions))
         finally:
-            self.running, self.revoking = False, frozenset()
+            self.runs_in, self.revoking = None, nothing
 
 
 class Rebalance:

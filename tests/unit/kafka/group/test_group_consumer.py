@@ -28,7 +28,7 @@ from support.brokers.scripted_group import ScriptedGroup
 from support.consumer.reading import wait_until
 from support.forked_child import holds_in_forked_child
 from support.group.parts import lose, parts_of
-from support.interrupts.signal_steps import interrupted_at
+from support.interrupts.signal_steps import interrupted_at, run_at
 
 from spark_kafka_native.kafka.consumer.fetched_records import FetchedRecords
 from spark_kafka_native.kafka.consumer.prefetch_buffer import AppliedReset
@@ -307,6 +307,56 @@ def test_a_read_without_a_limit_ends_when_a_handler_closes_the_consumer(
     with pytest.raises(ConsumerClosedError):
         consumer.fetch_record()
     assert "closed" in repr(consumer)
+
+
+def test_a_handler_that_interrupts_a_call_in_a_callback_closes_the_consumer_at_the_end_of_the_read(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call may hold a lock that closing takes."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    closed: list[bool] = []
+
+    def revoked(consumer: GroupConsumer, _: object) -> None:
+        if not closed:
+            closed.append(consumer._closed)
+            assert run_at(0, consumer.close, consumer.commit)
+            closed.append(consumer._closed)
+
+    consumer = make(A0, on_revoked=revoked, enable_auto_commit=False)
+    asked(consumer)
+    with parts_of(consumer).member.changing() as membership:
+        membership.subscribe(["b"])
+    with pytest.raises(ConsumerClosedError, match="by a signal's handler"):
+        consumer.read(60)
+    assert (closed, consumer._closed) == ([False, False], True)
+
+
+def test_a_handler_closes_the_consumer_at_the_end_of_the_call_though_another_thread_is_in_a_callback(
+    make: Make,
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def revoked(*_: object) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    def wanted(*_: object) -> dict[TopicPartition, int]:
+        assert run_at(0, consumer.close, lambda: None)
+        closed.append(consumer._closed)
+        go_on.set()
+        return {}
+
+    consumer, closed = make(A0, on_revoked=revoked, enable_auto_commit=False), list[bool]()
+    parts_of(consumer).commits.wanted = wanted  # type: ignore[method-assign]
+    parts_of(consumer).member.stop = lambda _: None  # type: ignore[method-assign]
+    with parts_of(consumer).member.changing() as membership:
+        membership.subscribe(["b"])
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(consumer.read, 60)
+        assert begun.wait(60)
+        consumer.commit()
+        assert isinstance(reading.exception(60), ConsumerClosedError)
+    assert (closed, consumer._closed) == ([False], True)
 
 
 @pytest.mark.parametrize("end", ["a record", "nothing", "an error"])
