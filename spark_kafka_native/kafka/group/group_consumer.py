@@ -91,7 +91,7 @@ class GroupConsumer:
         own = group if isinstance(group, GroupConfig) else GroupConfig
         client, self._config = configs_from(bootstrap, settings, own)
         self._callers: set[int] = set()
-        self._close_asked = False
+        self._close_asked: set[int] = set()
         self._subscription = Subscription(topics)
         self._router = Router(client)
         self._reader = PartitionReader(self._router, self._config)
@@ -477,7 +477,7 @@ class GroupConsumer:
         in_call = here in self._callers
         # A callback holds no lock as it closes the consumer; a call within it that a handler interrupts may.
         if in_call and (in_handler or self._rebalance.callbacks.runs_in != here):
-            self._close_asked = True
+            self._close_asked.add(here)
             return
         self._close(done=done and not in_handler)
         if not in_call and not in_handler:  # the other thread may wait for that call
@@ -559,7 +559,8 @@ class GroupConsumer:
     def _polled(self, timeout: float | None, take: Callable[[Deadline], T | None]) -> T | None:
         self._check_open()
         taken = self._read_on(timeout, take)
-        if self._close_asked:  # the records are given back
+        # No call, unless a handler has closed it: an interrupt would lose the records.
+        if self._close_asked and threading.get_ident() in self._close_asked:  # they are given back
             raise ConsumerClosedError("the consumer was closed by a signal's handler")
         return taken
 
@@ -590,7 +591,7 @@ class GroupConsumer:
                     self._member.poll_ends()
                     return taken
                 self._taken = None  # lost with its partitions, which may come again at another offset
-                if deadline.expired or self._close_asked:
+                if deadline.expired or threading.get_ident() in self._close_asked:
                     self._member.poll_ends()
                     return None
         except BaseException:

@@ -19,8 +19,8 @@ class ClosedLate(Protocol):
 
     _callers: set[int]
     """The threads that are in one of these methods."""
-    _close_asked: bool
-    """True if `close` was called within one of them."""
+    _close_asked: set[int]
+    """The threads in which `close` was called within one of them."""
 
     def _close_late(self) -> None:
         """Close; the records that were handed out last are not done."""
@@ -32,7 +32,9 @@ R = TypeVar("R")
 
 
 def closed_late(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Close the consumer at the end of ``call`` if `close` was called within it."""
+    """Close the consumer at the end of ``call`` if `close` was called within it. Not at the end of a call in
+    another thread: that may be one that must not close it, such as the one that sends its commits.
+    """
 
     @functools.wraps(call)
     def called(self: S, /, *args: P.args, **settings: P.kwargs) -> R:
@@ -44,7 +46,7 @@ def closed_late(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
         finally:
             if outermost:
                 self._callers.discard(here)
-                if self._close_asked:
+                if here in self._close_asked:
                     self._close_late()
 
     return called

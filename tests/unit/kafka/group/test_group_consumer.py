@@ -331,6 +331,27 @@ def test_a_handler_that_interrupts_a_call_in_a_callback_closes_the_consumer_at_t
     assert (closed, consumer._closed) == ([False, False], True)
 
 
+def test_a_handler_that_interrupts_a_call_leaves_another_thread_what_it_reads(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its read returns the records, which a commit that was interrupted may contain."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    consumer = make(A0, enable_auto_commit=False)
+    read, closed = list[Record | None](), list[bool]()
+
+    def wanted(*_: object) -> dict[TopicPartition, int]:
+        consumer.close()
+        with ThreadPoolExecutor(1) as pool:
+            read.append(pool.submit(consumer.fetch_record, 60).result(60))
+        closed.append(consumer._closed)
+        return {}
+
+    prefetch(consumer, A0)
+    parts_of(consumer).commits.wanted = wanted  # type: ignore[method-assign]
+    consumer.commit()
+    assert (places(read), closed, consumer._closed) == ([("a", 0)], [False], True)
+
+
 def test_a_handler_closes_the_consumer_at_the_end_of_the_call_though_another_thread_is_in_a_callback(
     make: Make,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,11 +14,11 @@ class Consumer:
     def __init__(self) -> None:
         self.done: list[str] = []
         self._callers: set[int] = set()
-        self._close_asked = False
+        self._close_asked: set[int] = set()
 
     def close(self) -> None:
         if threading.get_ident() in self._callers:
-            self._close_asked = True
+            self._close_asked.add(threading.get_ident())
         else:
             self._close_late()
 
@@ -29,6 +30,14 @@ class Consumer:
         if closes:
             self.close()
         self.done.append("inner")
+
+    @closed_late
+    def beside(self) -> None:
+        """Another thread is in a call when this one is closed, until after it."""
+        with ThreadPoolExecutor(1) as pool:
+            self.close()
+            pool.submit(self.inner, closes=False).result(60)
+            self.done.append("beside")
 
     @closed_late
     def outer(self, *, closes: str, fails: bool = False) -> None:
@@ -52,6 +61,12 @@ def test_a_call_that_raises_is_followed_by_the_close() -> None:
     with pytest.raises(ZeroDivisionError):
         consumer.outer(closes="after", fails=True)
     assert consumer.done == ["inner", "outer", "closed"]
+
+
+def test_a_call_of_another_thread_is_not_followed_by_the_close() -> None:
+    consumer = Consumer()
+    consumer.beside()
+    assert consumer.done == ["inner", "beside", "closed"]
 
 
 def test_a_close_between_two_calls_is_carried_out_at_once() -> None:
