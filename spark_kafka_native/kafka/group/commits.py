@@ -24,7 +24,7 @@ from ..cluster.split_commit import split_commit
 from ..consumer.fetched_records import WorkStatus, WorkUnit
 from ..consumer.partition_reader import PartitionReader
 from ..error_code import ErrorCode
-from ..errors import BrokerError, CommitFailedError, DeadlineExceededError, KafkaError
+from ..errors import BrokerError, CommitFailedError, ConsumerClosedError, DeadlineExceededError, KafkaError
 from ..model import OffsetToCommit, Record, TopicPartition, checked_offset
 from ..observe import catalogue as metric
 from ..observe.events import EventSource
@@ -133,6 +133,8 @@ class CommitQueue:
         self._last: PendingCommit | None = None
         self._condition = LocklessCondition()
         self._stopping = False
+        self._ended = False
+        """True once the thread takes no more of those that are waiting."""
         self.thread: threading.Thread | None = None
         """The one that sends."""
         self._unclaimed = [True]
@@ -151,6 +153,10 @@ class CommitQueue:
         self._waiting.append(waiting)
         self.start()
         self._condition.notify_all()
+        if self._ended:  # looked at after the append: either this or the thread's last look finds it
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(waiting)
+                commit.end(_closed())
         return commit
 
     def raise_if_callback(self, what: str) -> None:
@@ -199,7 +205,9 @@ class CommitQueue:
         self.thread = threading.current_thread()
         while True:
             self._condition.wait_for(lambda: bool(self._waiting) or self._stopping, None)
-            if self._stopping and not self._waiting:
+            if not self._waiting:
+                self._ended = True
+                self._refuse_waiting()
                 return
             commit, places, topic_ids, epochs = self._waiting.popleft()
             began, failure = time.monotonic(), None
@@ -211,6 +219,12 @@ class CommitQueue:
                 failure = KafkaError(f"committing failed: {error!r}")
             self._count(failure, time.monotonic() - began)
             commit.end(failure)
+
+    def _refuse_waiting(self) -> None:
+        """End commits that were submitted as the thread was about to end: nothing sends them."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._waiting.popleft()[0].end(_closed())
 
     def _count(self, failure: KafkaError | None, seconds: float) -> None:
         outcome = "committed" if failure is None else error_tag(failure)
@@ -380,6 +394,10 @@ class _OutdatedError(CommitFailedError):
     """The coordinator refused a commit of an ended generation, and this consumer is in the next, or is about
     to learn of it.
     """
+
+
+def _closed() -> ConsumerClosedError:
+    return ConsumerClosedError("the consumer is closed: nothing was committed")
 
 
 def _of_former(topic_partitions: Iterable[TopicPartition]) -> CommitFailedError:

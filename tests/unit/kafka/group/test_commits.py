@@ -17,7 +17,7 @@ from support.record_batches import batch, control
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import CommitFailedError, DeadlineExceededError
+from spark_kafka_native.kafka.errors import CommitFailedError, ConsumerClosedError, DeadlineExceededError
 from spark_kafka_native.kafka.group.commits import CommitQueue
 from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
@@ -58,6 +58,24 @@ def test_who_commits_is_known_before_what_is_checked(group: ScriptedGroup) -> No
     queue.stop()
     router.close()
     assert group.committed == {}
+
+
+def test_a_commit_that_is_submitted_as_the_thread_that_sends_ends_fails(group: ScriptedGroup) -> None:
+    """Another thread closes the consumer just then: nothing would send it."""
+    member = Committing(group)
+    member.commit({A0: 1})
+
+    def close(_: object) -> dict[TopicPartition, int]:
+        member.queue.stop()
+        assert member.queue.thread is not None
+        member.queue.thread.join(WITHIN_S)
+        return {}
+
+    member.queue.leader_epochs = close
+    with pytest.raises(ConsumerClosedError, match="nothing was committed"):
+        member.queue.submit({A0: 2}).result(WITHIN_S)
+    member.router.close()
+    assert group.committed == {A0: 1}
 
 
 @pytest.mark.parametrize(
