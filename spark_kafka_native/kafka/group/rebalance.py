@@ -107,9 +107,14 @@ class Rebalance:
         if change.lost:
             self._lose(change)
             return
+        queue = self._commits.queue
+        if change.revoked:
+            # Not in the `try`: after an interrupt, the next read begins the change anew, with ``on_revoked``.
+            self._commits.commit_now(queue.settle_deadline(), change.revoked)
         try:
             if change.revoked:
-                self._settle(change.revoked)
+                self.callbacks.call("revoked", change.revoked)
+                queue.drain(queue.settle_deadline())
         finally:
             self._remove(change.revoked)
             self._starts.add(change.assigned)
@@ -154,12 +159,6 @@ class Rebalance:
             self._commits.queue.drain(self.leave_deadline())
         finally:
             self._remove(owned)
-
-    def _settle(self, revoked: Collection[TopicPartition]) -> None:
-        """Before another member gets them: commit, and let the caller commit."""
-        self._commits.commit_now(self._commits.queue.settle_deadline(), revoked)
-        self.callbacks.call("revoked", revoked)
-        self._commits.queue.drain(self._commits.queue.settle_deadline())
 
     def _lose(self, change: Change) -> None:
         self._remove(change.lost)

@@ -175,6 +175,34 @@ def test_partitions_are_told_of_though_on_revoked_raises(make: Make) -> None:
     assert consumer.assignment == {A1}
 
 
+def test_partitions_that_an_interrupt_keeps_from_being_committed_are_revoked_by_the_next_read(
+    make: Make,
+) -> None:
+    """Else the callback would never name them, and they would be given up all the same."""
+    calls: list[tuple[str, list[TopicPartition]]] = []
+
+    def commit(*_: object) -> None:
+        parts.commits.commit_now = commit_now  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    consumer = make(
+        A0,
+        on_revoked=lambda _, found: calls.append(("revoked", found)),
+        on_lost=lambda _, found: calls.append(("lost", found)),
+    )
+    parts, found = parts_of(consumer), asked(consumer)
+    commit_now, parts.commits.commit_now = parts.commits.commit_now, commit  # type: ignore[method-assign]
+    hand_out(consumer, 0)
+    with parts.member.changing() as membership:
+        membership.subscribe(["b"])
+    with pytest.raises(KeyboardInterrupt):
+        consumer.read(60)
+    assert (calls, consumer.assignment) == ([], {A0})
+    assert consumer.read(0) is None
+    assert (calls, consumer.assignment) == ([("revoked", [A0])], frozenset())
+    assert found == [{A0: 1}]
+
+
 def test_what_ends_a_membership_takes_the_partitions(make: Make) -> None:
     calls: list[list[TopicPartition]] = []
     consumer = make(A0, A1, on_lost=lambda _, found: calls.append(found))
