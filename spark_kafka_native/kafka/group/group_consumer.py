@@ -207,8 +207,8 @@ class GroupConsumer:
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that are assigned to this member now."""
-        return self._member.membership.owned
+        """The partitions that are assigned to this member now; none once it is closed."""
+        return frozenset() if self._closed else self._member.membership.owned
 
     @property
     def topics(self) -> frozenset[str]:
@@ -218,6 +218,7 @@ class GroupConsumer:
     @closed_late
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset that is handed out next; None while it is not known where to start."""
+        self._check_open()
         self._check_assigned(topic_partition)
         if topic_partition in self._starts.missing:
             return None
@@ -247,6 +248,7 @@ class GroupConsumer:
 
         The other members have their own. `Admin` returns the lag of the whole group, from committed offsets.
         """
+        self._check_open()
         positions = self._reader.positions(self._reader.partitions)
         places = dict.fromkeys(positions, OffsetAt.LATEST)
         ends = list_offsets(self._router, places, isolation_level=self._config.isolation_level)
@@ -258,6 +260,7 @@ class GroupConsumer:
         The group's committed offset does not change until the next commit: seek and commit to move the group.
         With automatic commits, the records that were handed out before ``offset`` count as done.
         """
+        self._check_open()
         self._check_assigned(topic_partition)
         if isinstance(offset, OffsetAt):
             offset = self._starts.offset_of(topic_partition, offset)
@@ -292,6 +295,7 @@ class GroupConsumer:
     @closed_late
     def pause(self, *topic_partitions: TopicPartition) -> None:
         """Hand out nothing of these partitions until `resume`, or until they are assigned anew."""
+        self._check_open()
         for topic_partition in topic_partitions:
             self._check_assigned(topic_partition)
             self._starts.pause(topic_partition)
@@ -299,6 +303,7 @@ class GroupConsumer:
     @closed_late
     def resume(self, *topic_partitions: TopicPartition) -> None:
         """Continue with partitions that were paused."""
+        self._check_open()
         for topic_partition in topic_partitions:
             self._check_assigned(topic_partition)
             self._starts.resume(topic_partition)
@@ -309,7 +314,7 @@ class GroupConsumer:
         return self._reader.metrics(
             [
                 Observed(metric.REBALANCES, self._member.membership.rebalances),
-                Observed(metric.ASSIGNED_PARTITIONS, 0 if self._closed else len(self.assignment)),
+                Observed(metric.ASSIGNED_PARTITIONS, len(self.assignment)),
             ]
         )
 
@@ -324,6 +329,7 @@ class GroupConsumer:
         """Read these topics instead. The group rebalances, and partitions of other topics are given up; their
         records are not handed out any more, even if they have been fetched.
         """
+        self._check_open()
         self._subscription.change(topics)
         self._rebalance.withhold_unsubscribed()
         self._member.look()

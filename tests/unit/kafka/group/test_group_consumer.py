@@ -486,8 +486,16 @@ CALLS: dict[str, Callable[[GroupConsumer], object]] = {
     "read": lambda consumer: consumer.read(0.0),
     "next": next,
     "poll": lambda consumer: consumer.poll(0.0),
+    "position": lambda consumer: consumer.position(A0),
     "committed": lambda consumer: consumer.committed(timeout=0.0),
+    "lag": GroupConsumer.lag,
+    "seek": lambda consumer: consumer.seek(A0, 0),
     "seek_to_committed": GroupConsumer.seek_to_committed,
+    "pause": lambda consumer: consumer.pause(A0),
+    "resume": lambda consumer: consumer.resume(A0),
+    "subscribe": lambda consumer: consumer.subscribe(["b"]),
+    "add_topics": lambda consumer: consumer.add_topics("b"),
+    "remove_topics": lambda consumer: consumer.remove_topics("a"),
     "commit": GroupConsumer.commit,
     "commit_async": GroupConsumer.commit_async,
     "offsets_to_commit": GroupConsumer.offsets_to_commit,
@@ -507,7 +515,7 @@ def test_a_consumer_that_is_closed_refuses_a_call(
     found = asked(consumer)
     with pytest.raises(ConsumerClosedError, match="the consumer is closed"):
         CALLS[call](consumer)
-    assert found == []
+    assert (found, consumer.assignment, consumer.topics) == ([], frozenset(), {"a"})
 
 
 def test_a_forked_child_hears_that_the_consumer_is_the_parents(make: Make) -> None:
