@@ -280,8 +280,8 @@ class CommitQueue:
         under way. One that is refused, as for a deleted topic, does not keep the others from being sent.
         """
         limit, in_doubt = self._router.deadline(), Deadline.after_ms(UNKNOWN_TOPIC_MS)
-        self._progress.check(offsets)
-        commit = _UnderWay(self._progress.ahead(offsets), places, topic_ids, epochs, limit, in_doubt)
+        self._progress.check(offsets, places)
+        commit = _UnderWay(self._progress.ahead(offsets, places), places, topic_ids, epochs, limit, in_doubt)
         late: DeadlineExceededError | None = None
         for part in list(split_commit(self._config.group_id, commit.left)):
             try:
@@ -320,7 +320,7 @@ class CommitQueue:
         """
         # First of all: with a later generation, it might commit offsets that were checked for this one.
         identity = self._identity()
-        self._progress.check(part)
+        self._progress.check(part, commit.places)
         group_id = self._config.group_id
         if identity is None:
             raise CommitFailedError(

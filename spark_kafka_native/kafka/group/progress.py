@@ -12,8 +12,9 @@ from ..errors import CommitFailedError, LogTruncatedError
 from ..model import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
-Places = Mapping[TopicPartition, object]
+Places = Mapping[TopicPartition, "tuple[_Partition | None, _Partition | None]"]
 """Those of `Progress.places`."""
+NO_PLACES: Places = {}
 
 MAX_GIVEN = 1_000
 """How many offsets of transactions are kept; the group has one of the last few."""
@@ -93,6 +94,8 @@ class Progress:
         self._lock = threading.Lock()
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._resets: dict[TopicPartition, _Reset] = {}
+        self._begun: dict[TopicPartition, _Partition] = {}
+        """The first object of each since it was assigned, or since reading went back: `sought` keeps it."""
         self._dropped_uncommitted: set[TopicPartition] = set()
         self.counted = 0
         """How often records have counted as handed out."""
@@ -102,7 +105,8 @@ class Progress:
     ) -> None:
         """Reading of a partition begins at ``start``; ``kept`` may be committed, too."""
         with self._lock:
-            self._partitions[topic_partition] = _Partition(start, start, committed, kept=kept)
+            partition = _Partition(start, start, committed, kept=kept)
+            self._partitions[topic_partition] = self._begun[topic_partition] = partition
 
     def handed_out(
         self, topic_partition: TopicPartition, from_offset: int, next_offset: int, *, counts: bool = False
@@ -151,6 +155,7 @@ class Progress:
             now = _Partition(from_offset, next_offset, None, unsettled=unsettled)
             self.counted += counts
             self._partitions[topic_partition] = now
+            self._begun[topic_partition] = now
 
     def has_read_past(self, topic_partition: TopicPartition, offset: int) -> bool:
         """True if records from ``offset`` on were handed out since the partition was assigned or sought."""
@@ -179,13 +184,22 @@ class Progress:
     def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Those of the offsets that `check` lets pass."""
         with self._lock:
-            return {tp: offset for tp, offset in offsets.items() if self._allows(tp, offset)}
+            known = {tp: self._partitions.get(tp) for tp in offsets}
+            return {tp: offset for tp, offset in offsets.items() if self._allows(known[tp], offset)}
 
-    def _allows(self, topic_partition: TopicPartition, offset: int) -> bool:
-        partition = self._partitions.get(topic_partition)
+    @staticmethod
+    def _allows(partition: _Partition | None, offset: int) -> bool:
         if partition is None:
             return False
         return partition.start <= offset <= partition.handed_out or offset == partition.kept
+
+    def _judged_by(self, topic_partition: TopicPartition, places: Places) -> _Partition | None:
+        """A partition as it was at these `places`, if the caller has only sought since, else as it is now."""
+        now = self._partitions.get(topic_partition)
+        then, begun = places.get(topic_partition, (None, None))
+        if now is None or then is None or begun is not self._begun[topic_partition]:
+            return now
+        return then
 
     def moved(self, positions: Offsets) -> set[TopicPartition]:
         """The partitions that are not read from where reading began any more, by their ``positions``."""
@@ -252,6 +266,7 @@ class Progress:
         with self._lock:
             for topic_partition in topic_partitions:
                 self._resets.pop(topic_partition, None)
+                self._begun.pop(topic_partition, None)
                 partition = self._partitions.pop(topic_partition, None)
                 if partition is not None and partition.uncommitted_from is not None:
                     self._dropped_uncommitted.add(topic_partition)
@@ -294,31 +309,40 @@ class Progress:
                 and any(given > offset for given in partition.given)
             }
 
-    def check(self, offsets: Offsets) -> None:
+    def check(self, offsets: Offsets, places: Places = NO_PLACES) -> None:
         """Raises `CommitFailedError` for an offset outside the records that were handed out in the current
-        assignment: they belong to an older generation, or were never read.
+        assignment: they belong to an older generation, or were never read. A `seek` after the commit with
+        these `places` was submitted does not matter.
         """
         with self._lock:
             for topic_partition, offset in offsets.items():
-                partition = self._partitions.get(topic_partition)
+                partition = self._judged_by(topic_partition, places)
                 if partition is None:
                     raise CommitFailedError(
                         f"{topic_partition} is not assigned to this consumer (any more): offset {offset} was "
                         "not committed, and another one may read the records before it again"
                     )
-                if not self._allows(topic_partition, offset):
+                if not self._allows(partition, offset):
+                    if partition.sought:
+                        raise CommitFailedError(
+                            f"{topic_partition}: offset {offset} was not committed, as since the last seek "
+                            f"only offsets {partition.start} to {partition.handed_out} were read; commit "
+                            "the records before it first"
+                        )
                     raise CommitFailedError(
                         f"{topic_partition}: offset {offset} was not committed, as since the partition was "
                         f"assigned only offsets {partition.start} to {partition.handed_out} were read; the "
                         "record is of an earlier assignment, and others may have gone on since"
                     )
 
-    def ahead(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """The offsets that are ahead of the committed ones: a commit never goes back."""
+    def ahead(self, offsets: Offsets, places: Places = NO_PLACES) -> dict[TopicPartition, int]:
+        """The offsets that are ahead of the committed ones: a commit never goes back. ``places`` as for
+        `check`.
+        """
         with self._lock:
             found = {}
             for topic_partition, offset in offsets.items():
-                partition = self._partitions.get(topic_partition)
+                partition = self._judged_by(topic_partition, places)
                 if partition is None or partition.committed is None or offset > partition.committed:
                     found[topic_partition] = offset
             return found
@@ -334,9 +358,9 @@ class Progress:
             return found
 
     def places(self, offsets: Offsets) -> Places:
-        """What `committed` takes: for each partition, another object after it was moved."""
+        """What `committed` takes: for each partition, other objects after it was moved."""
         with self._lock:
-            return {topic_partition: self._partitions.get(topic_partition) for topic_partition in offsets}
+            return {tp: (self._partitions.get(tp), self._begun.get(tp)) for tp in offsets}
 
     def committed(self, offsets: Offsets, places: Places) -> None:
         """The coordinator has committed them; they had these `places` when that was asked for. It says
@@ -346,7 +370,7 @@ class Progress:
         with self._lock:
             for topic_partition, offset in offsets.items():
                 partition = self._partitions.get(topic_partition)
-                if partition is None or partition is not places[topic_partition]:
+                if partition is None or partition is not places[topic_partition][0]:
                     continue
                 if offset <= partition.handed_out:
                     partition.committed, partition.unsettled = offset, None

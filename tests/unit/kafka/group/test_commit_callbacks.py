@@ -17,7 +17,7 @@ from support.group.committing import WITHIN_S, Committing
 from support.group.parts import parts_of
 from support.interrupts.signal_steps import interrupted_at
 
-from spark_kafka_native.kafka.errors import KafkaError
+from spark_kafka_native.kafka.errors import CommitFailedError, KafkaError
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.pending_commit import PendingCommit
 from spark_kafka_native.kafka.model import Record, TopicPartition
@@ -136,6 +136,21 @@ def test_a_callback_that_would_wait_for_its_own_thread_fails_at_once(
         assert consumer.position(A0) == 3
     assert "would wait for the thread that it runs in" in str(refused[0])
     assert group.committed == {A0: 3}
+
+
+def test_a_commit_that_a_seek_overtakes_is_sent(group: ScriptedGroup, gate: threading.Event) -> None:
+    """It contains the records that were handed out before it was asked for."""
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        records = read_all(consumer)
+        asked = [consumer.commit_async(records[0]), consumer.commit_async()]
+        wait_until("one is on its way", lambda: group.cluster[1].requests(OffsetCommitRequest))
+        consumer.seek(A0, 1)
+        gate.set()
+        for commit in asked:
+            commit.result(WITHIN_S)
+        assert group.committed == {A0: 3}
+        with pytest.raises(CommitFailedError, match="since the last seek only offsets 1 to 1 were read"):
+            consumer.commit(records[2])
 
 
 def test_a_commit_that_a_seek_overtakes_does_not_stand_for_later_ones(

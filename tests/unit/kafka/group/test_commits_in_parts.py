@@ -100,10 +100,10 @@ def test_a_generation_between_two_parts_is_followed_without_what_is_committed(
     "leave",
     [
         lambda member: member.progress.drop([A1]),
-        lambda member: member.progress.sought(A1, 5),
+        lambda member: member.progress.go_back(A1, 0, 1),
         lambda member: member.progress.restart([A1]),
     ],
-    ids=["given away", "sought", "begins anew"],
+    ids=["given away", "goes back", "begins anew"],
 )
 def test_what_may_not_be_committed_any_more_is_not_sent_with_a_later_part(
     member: Committing, leave: Callable[[Committing], None]
@@ -113,6 +113,12 @@ def test_what_may_not_be_committed_any_more_is_not_sent_with_a_later_part(
         member.commit({A0: 1, A1: 2, A2: 3})
     assert member.group.committed == {A0: 1}
     assert len(member.sent) == 1
+
+
+def test_a_seek_does_not_keep_a_later_part_from_being_sent(member: Committing) -> None:
+    member.during(1, lambda: member.progress.sought(A1, 5))
+    member.commit({A0: 1, A1: 2, A2: 3})
+    assert member.group.committed == {A0: 1, A1: 2, A2: 3}
 
 
 def test_what_may_not_be_committed_at_the_beginning_keeps_all_parts_from_being_sent(

@@ -54,6 +54,42 @@ def test_a_commit_from_before_a_seek_says_nothing_of_what_comes_after() -> None:
     assert progress.ahead({A0: 12}) == {A0: 12}
 
 
+def test_a_commit_from_before_a_seek_may_say_what_it_might_then() -> None:
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 50)
+    progress.committed({A0: 20}, progress.places({A0: 20}))
+    places = progress.places({A0: 50})
+    for offset in (90, 10):
+        progress.sought(A0, offset)
+        progress.check({A0: 50}, places)
+    with pytest.raises(CommitFailedError, match="since the last seek only offsets 10 to 10 were read"):
+        progress.check({A0: 50})
+    assert progress.ahead({A0: 20}, places) == {}
+    assert progress.ahead({A0: 21}, places) == {A0: 21}
+    with pytest.raises(CommitFailedError, match="only offsets 0 to 50 were read"):
+        progress.check({A0: 51}, places)
+
+
+@pytest.mark.parametrize("is_sought", [False, True])
+@pytest.mark.parametrize("change", ["assigned anew", "went back", "taken away"])
+def test_a_commit_from_before_another_member_or_a_reset_may_not(change: str, is_sought: bool) -> None:
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 50)
+    places = progress.places({A0: 50})
+    if change == "went back":
+        progress.go_back(A0, 0, 10)
+    else:
+        progress.drop([A0])
+    if change == "assigned anew":
+        progress.begin(A0, 0, None)
+    if is_sought:
+        progress.sought(A0, 5)
+    with pytest.raises(CommitFailedError):
+        progress.check({A0: 50}, places)
+
+
 def test_commits_go_back_with_a_reset() -> None:
     """The log ended before the committed offset, and is read from its start."""
     progress = Progress()
