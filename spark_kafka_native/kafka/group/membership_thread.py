@@ -7,6 +7,8 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from ..cluster.coordinators import ask_coordinator, find_coordinator
 from ..cluster.metadata import ClusterMetadata, topics_named
@@ -14,8 +16,9 @@ from ..cluster.router import CoordinatorKey, Router
 from ..error_code import ErrorCode
 from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
 from ..network.connection import Connection
+from ..protocol.message import Request
 from ..runtime.deadline import Deadline
-from ..runtime.retry import Backoff, is_retriable
+from ..runtime.retry import Backoff, is_retriable, retry
 from ..runtime.waiting import LocklessCondition
 from .classic_membership import ClassicMembership
 from .consumer_membership import ConsumerMembership
@@ -154,7 +157,27 @@ class MembershipThread:
         self.thread.join(deadline.remaining_ms / 1000)
         if request is not None:
             with contextlib.suppress(KafkaError):
-                ask_coordinator(self._router, self._key, request, deadline)
+                self._leave(request, deadline)
+
+    def _leave(self, request: Request[Any], deadline: Deadline) -> None:
+        """A coordinator that has moved, or is not there yet, is asked again: until the session ends, no other
+        member would get the partitions. One that does not answer is not: the request may have come through.
+        """
+        group_id, client = self._membership.rules.group_id, self._router.config
+
+        def ask() -> None:
+            code = ask_coordinator(self._router, self._key, request, deadline).error_code
+            if code:
+                raise BrokerError(code, f"leaving group {group_id}", operation="Read")
+
+        retry(
+            ask,
+            what=f"leaving group {group_id}",
+            deadline=deadline,
+            backoff=Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms),
+            retriable=lambda error: isinstance(error, BrokerError) and error.error_code in _ELSEWHERE,
+            between=partial(self._router.coordinators.learn, self._key),
+        )
 
     def _note_attention(self) -> None:
         membership = self._membership
@@ -354,6 +377,13 @@ def _is_denied(error: KafkaError | None) -> bool:
     return isinstance(error, BrokerError) and error.error_code in _DENIALS
 
 
+_ELSEWHERE = frozenset(
+    (
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    )
+)
 _DENIALS = frozenset((ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
 
 

@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,17 +29,23 @@ from spark_kafka_native.kafka.errors import (
     KafkaError,
     SecurityError,
 )
+from spark_kafka_native.kafka.group import rebalance
 from spark_kafka_native.kafka.group.group_config import GroupConfig, GroupProtocol, Subscription
 from spark_kafka_native.kafka.group.membership import Ask, MembershipRules
 from spark_kafka_native.kafka.group.membership_thread import CHANNEL, _readable, new_member
+from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import (
     ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
 )
 from spark_kafka_native.kafka.protocol.consumer_protocol import ConsumerProtocolSubscription, read_versioned
 from spark_kafka_native.kafka.runtime.retry import Backoff
 from spark_kafka_native.testing import MockBroker
 
+A0 = TopicPartition("a", 0)
 WITHIN_S = 120
 
 
@@ -265,3 +273,44 @@ def test_a_pattern_matches_no_internal_topic_and_none_that_can_not_be_read() -> 
     }
     metadata: Any = SimpleNamespace(topics=topics)
     assert list(_readable(metadata)) == ["a"]
+
+
+@pytest.mark.parametrize("protocol", GroupProtocol)
+@pytest.mark.parametrize(
+    ("code", "leaves_at"),
+    [
+        (ErrorCode.NOT_COORDINATOR, [1, 2]),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, [1, 2]),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [1, 1]),
+        (ErrorCode.UNKNOWN_MEMBER_ID, [1]),
+    ],
+)
+def test_a_member_leaves_though_its_coordinator_has_moved_or_is_loading(
+    monkeypatch: pytest.MonkeyPatch, protocol: GroupProtocol, code: ErrorCode, leaves_at: list[int]
+) -> None:
+    """Until the session ends, no other member would get its partitions."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 1_000 * WITHIN_S)
+    left: list[int] = []
+
+    def answer(node: int, made: LeaveGroupResponse | ConsumerGroupHeartbeatResponse) -> Any:
+        group.coordinator = leaves_at[-1]
+        left.append(node)
+        return replace(made, error_code=code) if len(left) == 1 else made
+
+    with ScriptedCluster(2) as cluster:
+        cluster.create("a")
+        group = ScriptedGroup(cluster, [A0])
+        cluster.logs[A0].append([b"x"])
+
+        def heard(node: int, request: ConsumerGroupHeartbeatRequest, version: int) -> Any:
+            made = group._heard(request, version)
+            return answer(node, made) if request.member_epoch < 0 else made
+
+        for node in cluster.brokers:
+            cluster[node].on(LeaveGroupRequest, lambda *_, node=node: answer(node, LeaveGroupResponse()))
+            cluster[node].on(ConsumerGroupHeartbeatRequest, partial(heard, node))
+        with GroupConsumer(
+            cluster.bootstrap_servers, "a", "g", group_protocol=protocol, enable_auto_commit=False
+        ) as consumer:
+            assert consumer.fetch_record(WITHIN_S) is not None
+        assert left == leaves_at
