@@ -292,6 +292,23 @@ def test_a_consumer_that_is_closed_in_on_revoked_is_assigned_nothing(make: Make)
     assert calls == []
 
 
+def test_a_read_that_a_callback_closed_does_not_look_up_where_to_begin(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing would end the thread of the look-up."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    begun: list[object] = []
+    consumer = make(A0, on_revoked=lambda consumer, _: consumer.close())
+    parts = parts_of(consumer)
+    with parts.member.changing() as membership:
+        assert isinstance(membership, ClassicMembership)
+        membership.state, membership._target = MemberState.TAKING, frozenset([A1])
+    parts.starts.find = begun.append  # type: ignore[method-assign]
+    with pytest.raises(ConsumerClosedError):
+        consumer.read(60)
+    assert (parts.starts.missing, begun) == ({A1}, [])
+
+
 def test_a_partition_that_comes_back_is_revoked_once_more_at_the_end(make: Make) -> None:
     """`close` leaves out only the partitions of an ``on_revoked`` that runs just then."""
     calls: list[list[TopicPartition]] = []
@@ -1160,6 +1177,35 @@ def test_close_in_a_second_thread_waits_for_the_end_of_the_first(
     consumer = make(A0, on_revoked=revoked)
     parts_of(consumer).member.stop = lambda _: steps.append("left")  # type: ignore[method-assign,assignment]
     with ThreadPoolExecutor(1) as pool:  # the program does not end before the main thread
+        pool.submit(consumer.close).result(60)
+    second.join(60)
+    assert steps == ["left", "closed"]
+
+
+def test_close_in_a_second_thread_waits_for_more_than_one_step_of_the_first(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only in a callback, which may wait for the second thread, the wait is that short."""
+    monkeypatch.setattr(Rebalance, "leave_deadline", lambda _: Deadline.after_ms(0))
+    steps: list[str] = []
+
+    def close() -> None:
+        consumer.close()
+        steps.append("closed")
+
+    def waits() -> bool:
+        return any(frame.line == "time.sleep(AWAIT_S)" for frame in stack_of(second))
+
+    second = threading.Thread(target=close, daemon=True)
+
+    def leave(_: object) -> None:
+        second.start()
+        wait_until("it waits", lambda: not second.is_alive() or waits())
+        steps.append("left")
+
+    consumer = make(A0)
+    parts_of(consumer).member.stop = leave  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
         pool.submit(consumer.close).result(60)
     second.join(60)
     assert steps == ["left", "closed"]
