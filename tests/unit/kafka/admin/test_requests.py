@@ -117,7 +117,7 @@ from spark_kafka_native.kafka.protocol.consumer_protocol import (
 )
 from spark_kafka_native.kafka.protocol.message import Request
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.testing import MockBroker, MockRequest
+from spark_kafka_native.testing import Effect, MockBroker, MockRequest
 
 NONE = ErrorCode.NONE
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -362,8 +362,12 @@ def test_records_are_deleted_in_all_partitions_but_the_one_that_can_not(why: str
             broker.on("DeleteRecords", node_id=bad, times=None).reply(
                 {"topics": [{"name": "a", "partitions": refused}]}
             )
+        limits = {
+            "no leader": {"default_api_timeout_ms": 2_000},
+            "silence": {"default_api_timeout_ms": 4_000, "request_timeout_ms": 1_000},
+        }
         with (
-            Admin(broker.bootstrap_servers, default_api_timeout_ms=1500, request_timeout_ms=400) as admin,
+            Admin(broker.bootstrap_servers, **limits.get(why, {})) as admin,
             pytest.raises(PartialAnswerError) as raised,
         ):
             admin.delete_records({TopicPartition("a", index): offset for index in range(3)})
@@ -460,7 +464,7 @@ def test_a_partition_without_an_end_fails_with_the_reason(is_silent: bool, says:
             broker.on("ListOffsets", node_id=bad, times=None).reply(
                 {"topics": [{"name": "a", "partitions": refused}]}
             )
-        limits = {"default_api_timeout_ms": 1500, "request_timeout_ms": 400} if is_silent else {}
+        limits = {"default_api_timeout_ms": 4_000, "request_timeout_ms": 1_000} if is_silent else {}
         with (
             Admin(broker.bootstrap_servers, **limits) as admin,
             pytest.raises(PartialAnswerError) as raised,
@@ -564,15 +568,15 @@ def test_what_is_written_after_a_lost_answer_is_not_deleted() -> None:
         broker.append("a", ["0", "1"])
         asked: list[int] = []
 
-        def answer(request: MockRequest) -> dict[str, object] | None:
+        def answer(request: MockRequest) -> Effect:
             asked.append(request.fields["topics"][0]["partitions"][0]["offset"])
             if len(asked) == 1:
                 broker.append("a", ["later"])
-                return None
-            return records_deleted(request)
+                return Effect().hang_up()
+            return Effect().reply(records_deleted)
 
-        broker.on("DeleteRecords", times=None).reply(answer)
-        with Admin(broker.bootstrap_servers, request_timeout_ms=300) as admin:
+        broker.on("DeleteRecords", times=None).choose(answer)
+        with Admin(broker.bootstrap_servers) as admin:
             assert admin.delete_records({A0: -1}) == {A0: 2}
         assert asked == [2, 2]
 
@@ -622,9 +626,10 @@ def test_a_reset_that_is_refused_until_its_time_is_over_says_what_has_moved(
         OffsetCommitResponsePartition(partition_index=i, error_code=code) for i, code in enumerate(codes)
     ]
     response = OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="a", partitions=parts)])
+    admin.reset_offsets("g", {A0: 1})  # a slow machine may need longer to connect than is waited below
     answer_all(cluster, OffsetCommitRequest, response)
     with pytest.raises(DeadlineExceededError, match="a-1 in group g: UNKNOWN_TOPIC_OR_PARTITION") as late:
-        admin.reset_offsets("g", {A0: 1, A1: 1}, 0.3)
+        admin.reset_offsets("g", {A0: 1, A1: 1}, 1)
     assert late.value.__notes__ == ["committed nevertheless: a-0"]
     parts[1] = replace(parts[1], error_code=ErrorCode.UNKNOWN_MEMBER_ID)
     answer_all(cluster, OffsetCommitRequest, response)
@@ -1465,8 +1470,9 @@ def test_a_topic_that_an_attempt_without_an_answer_has_created_is_waited_for() -
         broker.on("CreateTopics", times=1).hang_up()
         exists = {"topics": [{"name": "a", "topic_id": UUID(int=5), "error_code": 36, "error_message": None}]}
         broker.on("CreateTopics").reply(exists)
+        admin.list_topics()  # a slow machine may need longer to connect than is waited below
         with pytest.raises(DeadlineExceededError, match="waiting for new topics a"):
-            admin.create_topics(["a"], timeout=0.5, exist_ok=True)
+            admin.create_topics(["a"], timeout=2, exist_ok=True)
 
 
 def test_a_topic_is_not_created_twice_in_one_call(cluster: ScriptedCluster, admin: Admin) -> None:
