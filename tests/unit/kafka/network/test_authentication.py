@@ -259,7 +259,8 @@ def test_after_the_handshake_large_answers_are_welcome(
 ) -> None:
     for number in range(1500):
         cluster.create(f"{'long-name' * 10}-{number}", 1)
-    assert len(connect(broker).send(MetadataRequest(topics=None)).topics) == 1500
+    connection = connect(broker, request_timeout_ms=60_000)  # a slow machine is given time
+    assert len(connection.send(MetadataRequest(topics=None)).topics) == 1500
 
 
 @pytest.mark.parametrize("request_class", [SaslHandshakeRequest, SaslAuthenticateRequest])
