@@ -109,9 +109,13 @@ def test_bytes_that_are_refused_as_corrupt_from_the_folder_too_hold_up_no_other(
         eventually(lambda: [one for one in caplog.records if one.levelname == "ERROR"])
         cluster.scripts.clear()
         producer.send("t", value=b"1", partition=0)
-        eventually(lambda: cluster.values(TP) == [b"1"])
+        eventually(lambda: cluster.values(TP)[-1:] == [b"1"])
     assert "only the next producer sends it again" in caplog.text
-    assert not is_empty(tmp_path)
+    if cluster.values(TP) == [b"1"]:
+        assert not is_empty(tmp_path)
+    else:  # its last request was under way when it was given up
+        assert cluster.values(TP) == [b"0", b"1"]
+        assert "it may be in the log already" in caplog.text
 
 
 def test_records_are_told_once_however_often_it_is_tried(cluster, tmp_path):
