@@ -366,11 +366,10 @@ def test_records_are_deleted_in_all_partitions_but_the_one_that_can_not(why: str
             "no leader": {"default_api_timeout_ms": 2_000},
             "silence": {"default_api_timeout_ms": 4_000, "request_timeout_ms": 1_000},
         }
-        with (
-            Admin(broker.bootstrap_servers, **limits.get(why, {})) as admin,
-            pytest.raises(PartialAnswerError) as raised,
-        ):
-            admin.delete_records({TopicPartition("a", index): offset for index in range(3)})
+        with Admin(broker.bootstrap_servers, **limits.get(why, {})) as admin:
+            admin.describe_topics(["a"], 60)  # a slow machine may need longer to connect than is waited below
+            with pytest.raises(PartialAnswerError) as raised:
+                admin.delete_records({TopicPartition("a", index): offset for index in range(3)})
         assert raised.value.found == {TopicPartition("a", index): 1 for index in (1, 2)}
         assert list(raised.value.failed) == [A0]
         sent = [
@@ -465,11 +464,10 @@ def test_a_partition_without_an_end_fails_with_the_reason(is_silent: bool, says:
                 {"topics": [{"name": "a", "partitions": refused}]}
             )
         limits = {"default_api_timeout_ms": 4_000, "request_timeout_ms": 1_000} if is_silent else {}
-        with (
-            Admin(broker.bootstrap_servers, **limits) as admin,
-            pytest.raises(PartialAnswerError) as raised,
-        ):
-            admin.delete_records({A0: -1, A1: -1})
+        with Admin(broker.bootstrap_servers, **limits) as admin:
+            admin.describe_topics(["a"], 60)  # a slow machine may need longer to connect than is waited below
+            with pytest.raises(PartialAnswerError) as raised:
+                admin.delete_records({A0: -1, A1: -1})
         assert raised.value.found == {A1: 0}
         assert list(raised.value.failed) == [A0]
         assert says in str(raised.value.failed[A0])
@@ -630,7 +628,8 @@ def test_a_reset_that_is_refused_until_its_time_is_over_says_what_has_moved(
     answer_all(cluster, OffsetCommitRequest, response)
     with pytest.raises(DeadlineExceededError, match="a-1 in group g: UNKNOWN_TOPIC_OR_PARTITION") as late:
         admin.reset_offsets("g", {A0: 1, A1: 1}, 1)
-    assert late.value.__notes__ == ["committed nevertheless: a-0"]
+    # Its last attempt may have been under way: then there is another note.
+    assert late.value.__notes__[0] == "committed nevertheless: a-0"
     parts[1] = replace(parts[1], error_code=ErrorCode.UNKNOWN_MEMBER_ID)
     answer_all(cluster, OffsetCommitRequest, response)
     with pytest.raises(BrokerError, match="stop them first") as refused:
