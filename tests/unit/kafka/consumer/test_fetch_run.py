@@ -122,7 +122,7 @@ def drain(run: FetchRun, seconds: float = 600) -> dict[TopicPartition, list[int]
 
 
 def take(run: FetchRun, count: int) -> dict[TopicPartition, list[int]]:
-    """The offsets of the next records, of which so many come for certain."""
+    """The offsets of the next ``count`` records, which are there or about to come."""
     found: dict[TopicPartition, list[int]] = {}
     while sum(map(len, found.values())) < count:
         fetched = run.next(Deadline.after_ms(60_000))
