@@ -6,7 +6,6 @@ The clients live in the worker process and outlive the task, so that the next on
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -127,20 +126,23 @@ def read_round(
     refusals: Counter[tuple[BoundRange, ...]] = Counter()
     client = router.config
     backoff = Backoff(first_ms=client.retry_backoff_ms, max_ms=client.retry_backoff_max_ms)
+    paced: dict[TopicPartition, float] = {}
     with contextlib.closing(RangeFetch(router, task, handler)) as fetch:
         while left:
             try:
-                yield from fetch.read(left)
+                yield from fetch.read(left, paced)
                 return
             except _MAY_BE_LOSS as error:
                 still = tuple(one for one in left.values() if one.position < one.until_offset)
                 found = rebind_ranges(router, still, error, task.consumer.isolation_level)
+                paced = {}
                 if found == Binding(ranges=still):
                     refused = _named_in(error, still)
                     refusals[refused] += 1
                     if refusals[refused] > MAX_REFUSALS:
                         raise
-                    time.sleep(backoff.delay_ms(refusals[refused] - 1) / 1000)
+                    after_ms = backoff.delay_ms(refusals[refused] - 1)
+                    paced = {one.topic_partition: after_ms for one in refused}
                 left = {one.topic_partition: one for one in _accept(found, policy)}
 
 
@@ -161,9 +163,13 @@ class RangeFetch:
         self._ranges: dict[TopicPartition, BoundRange] = {}
         """Those that were to be read last."""
 
-    def read(self, left: dict[TopicPartition, BoundRange]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of these ranges, and note in ``left`` how far each has come."""
-        self._follow(left)
+    def read(
+        self, left: dict[TopicPartition, BoundRange], paced: Mapping[TopicPartition, float]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches of these ranges, and note in ``left`` how far each has come. Those that are ``paced``
+        are asked for after this number of milliseconds; the others do not wait for them.
+        """
+        self._follow(left, paced)
         small = BatchCoalescer(self._layout)
         try:
             while (fetched := self._run.next()) is not None:
@@ -184,7 +190,9 @@ class RangeFetch:
         """End the fetch."""
         self._run.close()
 
-    def _follow(self, left: Mapping[TopicPartition, BoundRange]) -> None:
+    def _follow(
+        self, left: Mapping[TopicPartition, BoundRange], paced: Mapping[TopicPartition, float]
+    ) -> None:
         run, former, self._ranges = self._run, self._ranges, {**left}
         broken = list(run.broken().items())
         # The first one was raised, and the brokers have been asked about it. These others follow in turn.
@@ -194,11 +202,20 @@ class RangeFetch:
             for tp in left.keys() & former.keys() - (run.broken().keys() - in_turn)
             if left[tp].advanced(left[tp].position) == former[tp].advanced(run.position(tp))
         }
+        # A log that was cut meanwhile must be found out (KIP-320), unless just that was accepted.
+        epochs = {
+            tp: run.state(tp).position.offset_epoch
+            for tp in left.keys() & former.keys() - stays
+            if left[tp].planned == former[tp].planned and left[tp].position == run.position(tp)
+            if not isinstance(run.state(tp).error, LogTruncatedError)
+        }
         for tp in former.keys() - stays:
             run.remove(tp)
         for tp, one in left.items():
             if tp not in stays:
-                run.add(tp, one.position, one.until_offset, one.topic_id)
+                run.add(tp, one.position, one.until_offset, one.topic_id, epochs.get(tp, -1))
+                if tp in paced:
+                    run.try_again(tp, after_ms=paced[tp])
 
 
 def _hand_over(small: BatchCoalescer, left: dict[TopicPartition, BoundRange]) -> Iterator[pa.RecordBatch]:

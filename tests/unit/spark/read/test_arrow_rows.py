@@ -242,7 +242,7 @@ def test_many_tiny_records_come_in_batches_that_the_topics_name_fits(monkeypatch
     task = SimpleNamespace(consumer=None, schema=schema)
     planned = OffsetRange(topic="t", partition=3, start=At(0), end=At(n))
     left = {TP: BoundRange(planned=planned, position=0, until_offset=n)}
-    first, second = read_partition.RangeFetch(None, task).read(left)
+    first, second = read_partition.RangeFetch(None, task).read(left, {})
     assert (first.num_rows, second.num_rows) == (MAX_ROWS, 2)
     assert [row["offset"] for row in second.to_pylist()] == [MAX_ROWS, MAX_ROWS + 1]
     assert [row["headers"][0]["value"] for row in second.to_pylist()] == [b"1", b"2"]

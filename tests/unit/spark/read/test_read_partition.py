@@ -3,15 +3,18 @@
 import logging
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 from pyspark.sql.types import StructType
-from support.brokers.scripted_broker import ScriptedCluster, properties
+from support.brokers.scripted_broker import ScriptedCluster, properties, refusal
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import router_for
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ConsumerConfig
+from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import DeadlineExceededError
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
@@ -29,6 +32,7 @@ from spark_kafka_native.spark.read.offset_range import (
 )
 from spark_kafka_native.spark.read.read_options import ReadTask
 from spark_kafka_native.spark.read.schema import RowSchema
+from spark_kafka_native.spark.read.worker import read_partition as read_partition_module
 from spark_kafka_native.spark.read.worker.read_partition import read_partition
 
 SCHEMA = StructType().add("partition", "integer").add("offset", "long").add("value", "string")
@@ -38,7 +42,7 @@ NUMBERS.add("value", StructType().add("v", "byte"))
 
 @pytest.fixture
 def cluster():
-    with ScriptedCluster() as cluster:
+    with ScriptedCluster(2) as cluster:
         for tp in cluster.create("t", 2):
             for first in range(0, 20, 5):
                 cluster.logs[tp].append([b"%d" % value for value in range(first, first + 5)])
@@ -114,6 +118,64 @@ def test_logs_that_end_too_early_are_all_found_by_one_wait(cluster, read):
     found = read(*ranges, fail=False, ends_are_known=True, end_of_log_wait_ms=0)
     assert sorted(found) == [(partition, offset, str(offset)) for partition in range(8) for offset in (0, 1)]
     assert len(cluster[1].requests(FetchRequest)) < 8
+
+
+def test_a_leader_that_refuses_what_it_has_holds_up_no_other_partition(cluster):
+    asked = threading.Event()
+
+    def refused(request, version):
+        asked.set()
+        answer = cluster.fetcher(2)(request, version)
+        parts = [refusal(0, ErrorCode.OFFSET_OUT_OF_RANGE)]
+        return replace(answer, responses=[replace(one, partitions=parts) for one in answer.responses])
+
+    def later(request, version):
+        assert asked.wait(60)
+        return cluster.fetcher(1)(request, version)
+
+    for log, leader in zip(cluster.logs.values(), (2, 1), strict=True):
+        log.leader = leader
+    cluster[2].on(FetchRequest, refused)
+    cluster[1].on(FetchRequest, later)
+    # None of the backoffs ends in this test.
+    patient = properties(cluster.bootstrap_servers, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000)
+    client = ClientConfig.from_properties(patient)
+    task = ReadTask(
+        client=client,
+        consumer=ConsumerConfig(poll_timeout_ms=300_000),
+        schema=RowSchema.from_schema(SCHEMA),
+        fail_on_data_loss=True,
+        group_id="g",
+    )
+    both = KafkaInputPartition(ranges=(planned(At(10), At(20)), planned(At(0), At(20), 1)))
+    batches = read_partition(both, task)
+    found = [row["partition"] for row in next(batches).to_pylist()]
+    batches.close()
+    router_for(client).close()
+    assert set(found) == {1}
+    assert len(cluster[2].requests(FetchRequest)) == 1
+
+
+def test_a_log_that_is_cut_just_as_a_wait_for_its_end_is_over_is_found_out(cluster, read, monkeypatch):
+    """The look at the log says that nothing is wrong: it has the offsets, with other records."""
+    log = cluster.logs[TopicPartition("t", 0)]
+    rebind = read_partition_module.rebind_ranges
+    errors = []
+
+    def elect(router, left, error, level):
+        errors.append(type(error).__name__)
+        if len(errors) == 1:
+            log.log.cut(10)
+            log.leader_epoch += 1
+            for _ in range(6):
+                log.append([b"new"] * 5)
+        return rebind(router, left, error, level)
+
+    monkeypatch.setattr(read_partition_module, "rebind_ranges", elect)
+    whole = planned(At(0), At(40), topic_id=cluster.topic_ids["t"].hex)
+    with pytest.raises(KafkaConditionError, match="KAFKA_DATA_LOSS"):
+        read(whole, ends_are_known=True, end_of_log_wait_ms=500)
+    assert errors == ["EndOfLogError", "LogTruncatedError"]
 
 
 def test_a_task_says_how_many_records_were_bad(cluster, read, caplog):

@@ -251,13 +251,15 @@ class Task:
         self.advance = advance
         """How many records of t-0 are read before each failure."""
         self.fetched = []
+        self.paced = []
         self.policy = DataLossPolicy(fail=fail, group_id="g")
         self.router = router
         monkeypatch.setattr(
             read_partition, "RangeFetch", lambda *_: SimpleNamespace(read=self.fetch, close=int)
         )
 
-    def fetch(self, left):
+    def fetch(self, left, paced):
+        self.paced.append({**paced})
         self.fetched.append({str(tp): (one.position, one.until_offset) for tp, one in left.items()})
         if self.failures:
             if self.advance:
@@ -311,14 +313,14 @@ def test_refusals_count_by_partition_and_position(monkeypatch, router):
 
 
 def test_a_leader_that_refuses_what_it_has_is_given_time(monkeypatch, cluster):
-    """For some 100 ms it may lag behind itself."""
-    waits = []
-    monkeypatch.setattr(read_partition, "time", SimpleNamespace(sleep=waits.append))
+    """For some 100 ms it may lag behind itself. Other partitions do not wait for it."""
     patient = properties(cluster.bootstrap_servers, retry_backoff_ms=200, retry_backoff_max_ms=1_000)
     router = Router(ClientConfig.from_properties(patient))
-    task = Task(monkeypatch, router, [OffsetOutOfRangeError(T0, 30) for _ in range(5)])
-    assert task.read(bound(T0, 30, 40)) == ["batch"]
-    assert waits == [pytest.approx(wait, rel=0.2) for wait in (0.2, 0.4, 0.8, 1, 1)]
+    refusals = [OffsetOutOfRangeError(T0, 30) for _ in range(5)]
+    task = Task(monkeypatch, router, [*refusals, OffsetOutOfRangeError(T1, 20)])
+    assert task.read(bound(T0, 30, 40), bound(T1, 20, 40)) == ["batch"]
+    waits = [pytest.approx(wait, rel=0.2) for wait in (200, 400, 800, 1000, 1000)]
+    assert task.paced == [{}, *({T0: wait} for wait in waits), {T1: waits[0]}]
     router.close()
 
 
@@ -358,8 +360,8 @@ def test_a_fetch_goes_on_with_the_ranges_that_an_error_does_not_concern(monkeypa
     run.errors[waits] = EndOfLogError(waits, 20, 40, 20)
     run.errors[gone] = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
     with pytest.raises(EndOfLogError):
-        list(fetch.read(left))
-    assert run.added == dict.fromkeys(tps, (20, 40, former))
+        list(fetch.read(left, {}))
+    assert run.added == dict.fromkeys(tps, (20, 40, former, -1))
     run.added.clear()
     run.positions[read] = run.positions[behind] = 30
     left[read] = left[read].advanced(30)  # an error has kept the records of the other one from Spark
@@ -367,16 +369,35 @@ def test_a_fetch_goes_on_with_the_ranges_that_an_error_does_not_concern(monkeypa
     left[moved] = bound(moved, 20, 40, topic_id=current.hex)
     del left[done]
     with pytest.raises(EndOfLogError) as second:
-        list(fetch.read(left))
+        list(fetch.read(left, {}))
     assert second.value is run.errors[waits]
     assert run.removed == {raised, gone, done, behind, cut, moved}
+    # The epoch of the record before stays known: the log may be cut meanwhile.
     assert run.added == {
-        raised: (20, 40, former),
-        gone: (20, 40, former),
-        behind: (20, 40, former),
-        cut: (20, 25, former),
-        moved: (20, 40, current),
+        raised: (20, 40, former, 7),
+        gone: (20, 40, former, 7),
+        behind: (20, 40, former, -1),
+        cut: (20, 25, former, -1),
+        moved: (20, 40, current, -1),
     }
+
+
+def test_after_a_truncation_that_is_accepted_the_epoch_before_it_is_forgotten(monkeypatch):
+    run = ScriptedRun()
+    monkeypatch.setattr(read_partition, "FetchRun", lambda *_, **__: run)
+    fetch = read_partition.RangeFetch(None, SimpleNamespace(schema=SCHEMA, consumer=None))
+    run.errors[T0] = LogTruncatedError(T0, 20, 18)
+    run.errors[T1] = LogTruncatedError(T1, 20, 17)
+    left = {tp: bound(tp, 20, 40) for tp in (T0, T1)}
+    with pytest.raises(LogTruncatedError):
+        list(fetch.read(left, {}))
+    run.added.clear()
+    with pytest.raises(LogTruncatedError) as second:  # it has not been raised yet, and is not forgotten
+        list(fetch.read(left, {}))
+    assert second.value.topic_partition == T1
+    assert run.added == {T0: (20, 40, None, -1)}
+    fetch.close()
+    assert run.closed
 
 
 class ScriptedRun:
@@ -387,9 +408,16 @@ class ScriptedRun:
         self.positions = {}
         self.added = {}
         self.removed = set()
+        self.closed = False
 
-    def add(self, tp, position, until_offset, topic_id):
-        self.added[tp] = position, until_offset, topic_id
+    def close(self):
+        self.closed = True
+
+    def state(self, tp):
+        return SimpleNamespace(position=SimpleNamespace(offset_epoch=7), error=self.errors.get(tp))
+
+    def add(self, tp, position, until_offset, topic_id, leader_epoch):
+        self.added[tp] = position, until_offset, topic_id, leader_epoch
         self.positions[tp] = position
 
     def remove(self, tp):
