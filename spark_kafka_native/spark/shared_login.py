@@ -22,13 +22,12 @@ from typing import Any, BinaryIO, Final
 from ..kafka.config.client_config import ClientConfig
 from ..kafka.config.secret import Secret, is_reference
 from ..kafka.config.security_config import SecurityConfig, takes_reference
-from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError, NetworkError
+from ..kafka.errors import ConfigError, DeadlineExceededError, KafkaError
 from ..kafka.runtime.deadline import Deadline
 from ..kafka.runtime.retry import Backoff, retry
 from ..kafka.security.config_providers import read_file, resolve
 from ..kafka.security.credentials import OPTIONS_WITH_REFERENCES, jaas_of, revealed
 from .delegation_tokens import (
-    NEXT_MS,
     REPLACE_BELOW,
     HeldToken,
     KeptTokens,
@@ -75,23 +74,12 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
     whether the token has been revoked.
 
     One process at a time talks to the cluster. Without ``ask``, the others use the present token meanwhile,
-    if it lives, and so do all while no KDC or token provider says which user it is. Raises the client's
-    errors, and `DeadlineExceededError` if another process does not end.
+    if it lives. Raises the client's errors, and `DeadlineExceededError` if another process does not end.
     """
     folder = session_folder()
     salt = _salt_of(folder, client)
-    settings = _settings(client, options, salt)
-    known = [] if ask else _known(folder, settings)
-    spare = known[0] if len(known) == 1 else None  # not the token of another user
     # Without the lock of the salt: to ask for the user of one login may take long, and others wait for it.
-    try:
-        user = _user(client, None if spare is None else NEXT_MS)
-    except NetworkError as error:
-        if spare is None:
-            raise
-        _LOG.warning("Delegation token %s is used while it lasts: %s", spare.login.token_id, error)
-        return spare
-    key = f"{settings}-{_hashed(user, salt)}"
+    key = f"{_settings(client, options, salt)}-{_hashed(_user(client), salt)}"
     if folder is None:
         keeper = TokenKeeper(client, options, _in_process.get(key))
         try:
@@ -100,16 +88,13 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
             _in_process[key] = keeper.kept
             for other in [one for one, kept in list(_in_process.items()) if one != key and not _lives(kept)]:
                 _in_process.pop(other, None)
-    return _of_session(folder / f"{_PREFIX}{key}", client, options, ask=ask)
-
-
-def _of_session(file: Path, client: ClientConfig, options: TokenOptions, *, ask: bool) -> SharedLogin:
+    file = folder / f"{_PREFIX}{key}"
     patience_ms = client.default_api_timeout_ms
     held = None if ask else _read(file).held
     if held is not None and held.left >= REPLACE_BELOW:
         patience_ms = 0
     try:
-        lock = _locked(file.with_name(file.name + _LOCK), patience_ms)
+        lock = _locked(folder / f"{file.name}{_LOCK}", patience_ms)
     except DeadlineExceededError:
         if held is None or not held.left:
             raise
@@ -133,10 +118,6 @@ def known_logins(client: ClientConfig, options: TokenOptions) -> list[SharedLogi
     except KafkaError as error:
         _LOG.info("The delegation token that the session shares was not looked for: %s", error)
         return []
-    return _known(folder, settings)
-
-
-def _known(folder: Path | None, settings: str) -> list[SharedLogin]:
     if folder is None:
         found = {place: kept for place, kept in _in_process.items() if place.startswith(settings)}
     else:
@@ -257,11 +238,10 @@ def _referred(security: SecurityConfig, settings: Mapping[str, str]) -> list[str
     return found
 
 
-def _user(client: ClientConfig, limit_ms: float | None) -> str:
+def _user(client: ClientConfig) -> str:
     """The user, where only a ticket or a token from a provider says it, else nothing. Raises the client's
     errors."""
     security, deadline = client.security, Deadline.after_ms(client.default_api_timeout_ms)
-    deadline = deadline if limit_ms is None else deadline.within_ms(limit_ms)
     if security.uses_sasl and security.mechanism == "GSSAPI":
         from ..kafka.security.kerberos import log_in, login_of
 

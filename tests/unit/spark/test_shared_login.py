@@ -20,13 +20,7 @@ from support.tokens import PASSWORD, SCRAM, Clocks, Cluster, client, parsed
 
 from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
 from spark_kafka_native.kafka.config.secret import Secret
-from spark_kafka_native.kafka.errors import (
-    AuthenticationError,
-    ConfigError,
-    DeadlineExceededError,
-    NetworkError,
-)
-from spark_kafka_native.kafka.runtime.deadline import Deadline
+from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.security import kerberos, tokens
 from spark_kafka_native.spark import shared_login as shared_login_module
 from spark_kafka_native.spark.delegation_tokens import HeldToken, KeptTokens, Moment
@@ -171,71 +165,6 @@ def test_a_login_that_hangs_holds_up_no_other_user(
     given |= {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
     assert shared_login(client(given), parsed(given), ask=False).login.token_id == "t1"
     assert cluster.calls == ["create t1", "await t1"]
-
-
-@pytest.mark.parametrize("has_folder", [True, False])
-@pytest.mark.parametrize("is_provider", [True, False])
-def test_a_kdc_or_a_provider_that_is_down_ends_no_stream_while_its_token_lives(
-    cluster: Cluster,
-    clocks: Clocks,
-    session: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    has_folder: bool,
-    is_provider: bool,
-) -> None:
-    forget_process(monkeypatch)
-    if not has_folder:
-        monkeypatch.delenv("SPARK_LOCAL_DIRS")
-    failure: Exception | None = None
-    limits_ms = []
-
-    def answer(_: object, deadline: Deadline) -> Any:
-        limits_ms.append(deadline.remaining_ms)
-        if failure is not None:
-            raise failure
-        return Secret(jwt(sub="alice")) if is_provider else ("alice@A", 3600.0)
-
-    monkeypatch.setattr(kerberos, "log_in", answer)
-    monkeypatch.setattr(tokens, "current_token", answer)
-    given = OAUTH | {"kafka.sasl.oauthbearer.token.provider": "some.module:function"}
-    if not is_provider:
-        given = OAUTH | {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
-    first = shared_login(client(given), parsed(given), ask=False)
-    asked = [*cluster.calls]
-    failure = NetworkError("no answer")
-    assert shared_login(client(given), parsed(given), ask=False) == first
-    assert "Delegation token t1 is used while it lasts: no answer" in caplog.text
-    assert limits_ms[0] > 30_000
-    assert limits_ms[1] <= 10_000
-    assert cluster.calls == asked
-    with pytest.raises(NetworkError, match="no answer"):
-        shared_login(client(given), parsed(given), ask=True)
-    other = given | {"delegationTokens.maxLifetime": "1h"}
-    with pytest.raises(NetworkError, match="no answer"):
-        shared_login(client(other), parsed(other), ask=False)
-    failure = AuthenticationError("refused")
-    with pytest.raises(AuthenticationError, match="refused"):
-        shared_login(client(given), parsed(given), ask=False)
-    failure = NetworkError("no answer")
-    clocks.pass_hours(25)
-    with pytest.raises(NetworkError, match="no answer"):
-        shared_login(client(given), parsed(given), ask=False)
-
-
-@pytest.mark.usefixtures("cluster", "session")
-def test_while_a_kdc_is_down_no_user_gets_the_token_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = OAUTH | {"kafka.sasl.mechanism": "GSSAPI", "kafka.sasl.kerberos.service.name": "kafka"}
-    for user in ("alice@A", "bob@A"):
-        monkeypatch.setattr(kerberos, "log_in", lambda *_, user=user: (user, 3600.0))
-        shared_login(client(given), parsed(given), ask=False)
-
-    def down(*_: object) -> None:
-        raise NetworkError("no answer")
-
-    monkeypatch.setattr(kerberos, "log_in", down)
-    with pytest.raises(NetworkError, match="no answer"):
-        shared_login(client(given), parsed(given), ask=False)
 
 
 def jwt(**claims: object) -> str:
