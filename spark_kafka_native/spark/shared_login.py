@@ -62,12 +62,6 @@ class SharedLogin:
     login: TokenLogin
     place: str
 
-    def forget(self) -> None:
-        """The token may be the reason of a failure: the next `shared_login` creates another one."""
-        _in_process.pop(self.place, None)
-        with suppress(OSError):
-            Path(self.place).unlink()
-
 
 def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> SharedLogin:
     """A login for the tasks of a batch read or of a micro-batch to write. ``ask``: ask the cluster first
@@ -77,9 +71,7 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
     if it lives. Raises the client's errors, and `DeadlineExceededError` if another process does not end.
     """
     folder = session_folder()
-    salt = _salt_of(folder, client)
-    # Without the lock of the salt: to ask for the user of one login may take long, and others wait for it.
-    key = f"{_settings(client, options, salt)}-{_hashed(_user(client), salt)}"
+    key = _key(folder, client, options, client.default_api_timeout_ms)
     if folder is None:
         keeper = TokenKeeper(client, options, _in_process.get(key))
         try:
@@ -109,24 +101,50 @@ def shared_login(client: ClientConfig, options: TokenOptions, *, ask: bool) -> S
                 _keep(file, keeper, before)
 
 
-def known_logins(client: ClientConfig, options: TokenOptions) -> list[SharedLogin]:
-    """What `shared_login` has for the same settings, found without the cluster, a KDC or a token provider:
-    one for each user with a token that lives. None where the settings can't be read."""
+def known_login(client: ClientConfig, options: TokenOptions, token_id: str) -> TokenLogin | None:
+    """The login that `shared_login` has given to tasks, found without the cluster, a KDC or a token provider.
+
+    By its token's id, as users with equal settings have a token each. None if the session does not have that
+    token any more, or the settings can't be read.
+    """
     folder = session_folder()
     try:
         settings = _settings(client, options, _salt_of(folder, client))
     except KafkaError as error:
         _LOG.info("The delegation token that the session shares was not looked for: %s", error)
-        return []
+        return None
     if folder is None:
-        found = {place: kept for place, kept in _in_process.items() if place.startswith(settings)}
+        kept = [kept for key, kept in list(_in_process.items()) if key.startswith(settings)]
     else:
-        found = {str(file): _read(file) for file in _token_files(folder, settings)}
-    return [
-        SharedLogin(login=kept.held.login, place=place)
-        for place, kept in found.items()
-        if kept.held is not None and kept.held.left
-    ]
+        kept = [_read(file) for file in _token_files(folder, settings)]
+    living = [one.held.login for one in kept if one.held is not None and one.held.left]
+    return next((login for login in living if login.token_id == token_id), None)
+
+
+def forget_login(client: ClientConfig, options: TokenOptions, limit_ms: float) -> None:
+    """The token may be the reason of a failure: the next `shared_login` of the same user creates another one.
+
+    It is kept while a KDC or a token provider does not say within ``limit_ms`` which user that is: nothing
+    could take its place, and others commit with it.
+    """
+    folder = session_folder()
+    try:
+        key = _key(folder, client, options, limit_ms)
+    except KafkaError as error:
+        _LOG.warning("The delegation token that the session shares is used further: %s", error)
+        return
+    _in_process.pop(key, None)
+    if folder is not None:
+        with suppress(OSError):
+            (folder / f"{_PREFIX}{key}").unlink()
+
+
+def _key(folder: Path | None, client: ClientConfig, options: TokenOptions, limit_ms: float) -> str:
+    """Equal for equal credentials only: no user gets the token of another one. Raises the client's errors."""
+    salt = _salt_of(folder, client)
+    settings = _settings(client, options, salt)
+    # Without the lock of the salt: to ask for the user of one login may take long, and others wait for it.
+    return f"{settings}-{_hashed(_user(client, Deadline.after_ms(limit_ms)), salt)}"
 
 
 def _login(keeper: TokenKeeper, *, ask: bool) -> TokenLogin:
@@ -206,8 +224,8 @@ def _hashed(text: str, salt: bytes) -> str:
 
 
 def _settings(client: ClientConfig, options: TokenOptions, salt: bytes) -> str:
-    """With `_user` equal for equal credentials only: no user gets the token of another one. Raises
-    `ConfigError` for files and variables that can't be read."""
+    """The part of `_key` that is known without a login. Raises `ConfigError` for files and variables that
+    can't be read."""
     security = {
         one.name: value.reveal() if isinstance(value, Secret) else str(value)
         for one in fields(client.security)
@@ -238,10 +256,10 @@ def _referred(security: SecurityConfig, settings: Mapping[str, str]) -> list[str
     return found
 
 
-def _user(client: ClientConfig) -> str:
+def _user(client: ClientConfig, deadline: Deadline) -> str:
     """The user, where only a ticket or a token from a provider says it, else nothing. Raises the client's
     errors."""
-    security, deadline = client.security, Deadline.after_ms(client.default_api_timeout_ms)
+    security = client.security
     if security.uses_sasl and security.mechanism == "GSSAPI":
         from ..kafka.security.kerberos import log_in, login_of
 

@@ -21,11 +21,11 @@ from ...kafka.errors import ConfigError, KafkaError
 from ..options.option_values import OptionValues
 from ..same_version import SameVersion
 from ..user_messages import HideTracebacks, advise, inform, note_once, prefix_log_lines
-from .write_options import WriteOptions
+from .write_options import LOGIN_MS, WriteOptions
 from .write_task import KafkaCommitMessage, RowColumns
 
 if TYPE_CHECKING:
-    from ..shared_login import SharedLogin
+    from ..delegation_tokens import TokenLogin
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 _ADAPTIVE: Final = (
@@ -95,10 +95,10 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
 
             task = BatchTask.current()
             prepare_fixed_topics(self._options)
-            return _with_run(write_once(iterator, self._columns, self._options, once, task))
+            return self._reported(write_once(iterator, self._columns, self._options, once, task))
         # Not on the driver: its process is a new one for each micro-batch and has no connection.
         prepare_fixed_topics(self._options)
-        return _with_run(write_rows(iterator, self._columns, self._options))
+        return self._reported(write_rows(iterator, self._columns, self._options))
 
     @HideTracebacks()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -115,7 +115,7 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
             is_first = _is_first_of_run("ended", messages) is not False
             if is_first and any(isinstance(one, KafkaCommitMessage) and one.is_adaptive for one in messages):
                 inform(_ADAPTIVE)
-            options = self._for_driver(self._known_logins())
+            options = self._for_driver(self._login_of(messages))
             commit_transactions(messages, batchId, options, once, is_first=is_first)
         from .driver.write_summary import WriteSummary
 
@@ -129,13 +129,12 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
         """Without transactions nothing can be taken back: what the tasks wrote stays, and Spark writes the
         batch again."""
         prefix_log_lines()
-        known = self._known_logins()
-        for login in known:
-            login.forget()
+        login = self._login_of(messages)
+        self._forget_login()
         if self._options.exactly_once is not None:
             from .driver.stream_commit import abort_transactions
 
-            abort_transactions(messages, self._for_driver(known), batchId)
+            abort_transactions(messages, self._for_driver(login), batchId)
             return
         written = sum(message is not None for message in messages)
         _LOG.warning(
@@ -144,20 +143,37 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
             batchId, written,
         )  # fmt: skip
 
-    def _known_logins(self) -> list[SharedLogin]:
-        """Those of tasks, as far as the session knows them."""
+    def _reported(self, message: KafkaCommitMessage) -> KafkaCommitMessage:
+        """What a task hands the driver, with the run of the query, which Spark gives as the group of its
+        jobs."""
+        context = TaskContext.get()
+        run_id = None if context is None else context.getLocalProperty("spark.jobGroup.id")
+        token_id = None if self._options.tokens is None else self._options.client.security.username
+        return replace(message, run_id=run_id or "", token_id=token_id or "")
+
+    def _login_of(self, messages: Sequence[WriterCommitMessage | None]) -> TokenLogin | None:
+        """That of the tasks which have sent ``messages``, if the session has it still."""
         if self._options.tokens is None:
-            return []
-        from ..shared_login import known_logins
+            return None
+        ids = {message.token_id for message in messages if isinstance(message, KafkaCommitMessage)}
+        if len(ids) != 1:
+            return None
+        from ..shared_login import known_login
 
-        return known_logins(self._options.client, self._options.tokens)
+        return known_login(self._options.client, self._options.tokens, ids.pop())
 
-    def _for_driver(self, known: Sequence[SharedLogin]) -> WriteOptions:
+    def _forget_login(self) -> None:
+        if self._options.tokens is not None:
+            from ..shared_login import forget_login
+
+            forget_login(self._options.client, self._options.tokens, LOGIN_MS)
+
+    def _for_driver(self, login: TokenLogin | None) -> WriteOptions:
         """The options with the driver's own login, as a micro-batch may outlive the token of its tasks; with
-        the one of ``known`` where the driver can't log in."""
-        if len(known) != 1:
-            return self._options  # not with the token of another user
-        return self._options.with_login(known[0].login).with_driver(self._options.client)
+        their ``login`` where the driver can't log in."""
+        if login is None:
+            return self._options
+        return self._options.with_login(login).with_driver(self._options.client)
 
     def _is_first_commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> bool:
         """True if the query has committed nothing since its last start."""
@@ -169,10 +185,3 @@ def _is_first_of_run(what: str, messages: list[WriterCommitMessage | None]) -> b
     """True if nothing was committed since the last start of the query; None if unknown."""
     runs = {message.run_id for message in messages if isinstance(message, KafkaCommitMessage)} - {""}
     return note_once(f"{what}-run-{min(runs)}") if runs else None
-
-
-def _with_run(message: KafkaCommitMessage) -> KafkaCommitMessage:
-    """What a task hands the driver, with the run of the query, which Spark gives as the group of its jobs."""
-    context = TaskContext.get()
-    run_id = None if context is None else context.getLocalProperty("spark.jobGroup.id")
-    return replace(message, run_id=run_id or "")

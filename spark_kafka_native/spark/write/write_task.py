@@ -65,6 +65,8 @@ class KafkaCommitMessage(WriterCommitMessage):  # type: ignore[misc]
     """Rows that it sent to the dead-letter topic; ``records`` counts these."""
     run_id: str = ""
     """Of a stream: the query's from one start to the next."""
+    token_id: str = ""
+    """Of a stream: the delegation token that the task has logged in with."""
 
     task: int = -1
     """Of an exactly-once write: which partition of the micro-batch it was."""

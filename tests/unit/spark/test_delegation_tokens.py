@@ -23,7 +23,7 @@ from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, ConfigError, KafkaError, NetworkError
 from spark_kafka_native.kafka.runtime.deadline import Deadline
-from spark_kafka_native.kafka.security import kerberos
+from spark_kafka_native.kafka.security import kerberos, tokens
 from spark_kafka_native.spark import shared_login
 from spark_kafka_native.spark.delegation_tokens import (
     HeldToken,
@@ -47,12 +47,14 @@ from spark_kafka_native.spark.read.worker import bad_record_handler, dead_letter
 from spark_kafka_native.spark.read.worker.dead_letters import DeadLetters
 from spark_kafka_native.spark.read.worker.offset_binding import Binding
 from spark_kafka_native.spark.source import KafkaDataSource
+from spark_kafka_native.spark.write import topics
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
 from spark_kafka_native.spark.write.driver import atomic_write, resumable_write, stream_commit
 from spark_kafka_native.spark.write.driver_credentials import LentToken
 from spark_kafka_native.spark.write.stream_writer import KafkaStreamWriter
+from spark_kafka_native.spark.write.worker import transactional_task, write_rows
 from spark_kafka_native.spark.write.write_options import WriteOptions
-from spark_kafka_native.spark.write.write_task import AtomicWrite, ResumableWrite
+from spark_kafka_native.spark.write.write_task import AtomicWrite, KafkaCommitMessage, ResumableWrite
 
 TLS = {
     "kafka.bootstrap.servers": "driver:9093",
@@ -583,16 +585,34 @@ def stream_writer(given: dict[str, str]) -> KafkaStreamWriter:
     return found
 
 
-def login_of_tasks(given: dict[str, str]) -> ClientConfig:
-    """Of the next micro-batch. PySpark pickles its writer twice."""
+def task_of(given: dict[str, str]) -> KafkaStreamWriter:
+    """The writer in a task of the next micro-batch. PySpark pickles it twice."""
     planned = stream_writer(given)
     command, writer = pickle.dumps(planned), pickle.dumps(planned)
     assert command == writer
     assert PASSWORD.encode() not in writer
     task = pickle.loads(writer)
     assert pickle.dumps(pickle.loads(pickle.dumps(task))) == pickle.dumps(task)
-    client: ClientConfig = task._options.client
-    return client
+    assert isinstance(task, KafkaStreamWriter)
+    return task
+
+
+def login_of_tasks(given: dict[str, str]) -> ClientConfig:
+    return task_of(given)._options.client
+
+
+NO_ROWS = KafkaCommitMessage(0, 0, 0, 0, ())
+
+
+def written_by(task: KafkaStreamWriter) -> KafkaCommitMessage:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topics, "prepare_fixed_topics", lambda _: None)
+        patch.setattr(write_rows, "write_rows", lambda *_: NO_ROWS)
+        patch.setattr(transactional_task, "write_once", lambda *_: NO_ROWS)
+        patch.setattr(transactional_task.BatchTask, "current", lambda: None)
+        message = task.write(iter([]))
+    assert isinstance(message, KafkaCommitMessage)
+    return message
 
 
 def pads(session: Path) -> list[Path]:
@@ -701,8 +721,7 @@ def test_transactions_are_ended_with_the_drivers_login(
             getattr(on_the_driver(writer), verb)([])
     assert pads(session) == []
     for verb in ("commit", "abort"):
-        login_of_tasks(given)
-        getattr(stream_writer(given), verb)([], 0)
+        getattr(stream_writer(given), verb)([written_by(task_of(given))], 0)
         assert pads(session) == []
     assert used == reached == [client(given)] * 6
 
@@ -763,27 +782,95 @@ def test_a_driver_that_can_not_log_in_ends_transactions_with_the_token(
     if not has_folder:
         monkeypatch.delenv("SPARK_LOCAL_DIRS")
     given = KERBEROS | {"topic": "t", "deliveryGuarantee": "exactly-once"}
-    of_tasks = login_of_tasks(given)
+    task = task_of(given)
     kdc.is_up, kdc.limits_ms = False, []
-    getattr(stream_writer(given), verb)([], 0)
-    assert ended_with == [of_tasks]
+    getattr(stream_writer(given), verb)([written_by(task), None], 0)
+    assert ended_with == [task._options.client]
     assert "as the driver can't log in: GSSAPI: no KDC" in caplog.text
-    assert [limit <= 15_000 for limit in kdc.limits_ms] == [True]
+    assert len(kdc.limits_ms) == (1 if verb == "commit" else 2)
+    assert max(kdc.limits_ms) <= 15_000
     assert pads(session) == []
+
+
+ONCE = KERBEROS | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+
+
+@pytest.mark.usefixtures("cluster", "session")
+@pytest.mark.parametrize("given", [ONCE, KERBEROS | {"topic": "t"}])
+def test_tasks_say_with_which_token_they_have_logged_in(kdc: Kdc, given: dict[str, str]) -> None:
+    assert written_by(task_of(given)).token_id == "t1"
+    given = {name: text for name, text in given.items() if name != "delegationTokens"}
+    own = {"kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice", "kafka.sasl.password": "p"}
+    assert written_by(stream_writer(given | own)).token_id == ""
 
 
 @pytest.mark.usefixtures("cluster", "session")
 @pytest.mark.parametrize("verb", ["commit", "abort"])
-def test_transactions_of_one_user_are_not_ended_with_the_token_of_another(
+def test_transactions_of_one_user_are_ended_with_the_token_of_that_user_alone(
     kdc: Kdc, ended_with: list[ClientConfig], verb: str
 ) -> None:
-    """Of two that have logged in with the same settings it is not known here which one it was."""
-    given = KERBEROS | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+    """Of two that have logged in with the same settings only the tasks know which one it was."""
+    tasks = {}
     for kdc.user in ("alice@A", "bob@A"):
-        login_of_tasks(given)
+        tasks[kdc.user] = task_of(ONCE)
     kdc.is_up = False
-    getattr(stream_writer(given), verb)([], 0)
-    assert ended_with == [client(given)]
+    for task in tasks.values():
+        getattr(stream_writer(ONCE), verb)([written_by(task)], 0)
+    assert ended_with == [task._options.client for task in tasks.values()]
+    ended_with.clear()
+    for messages in ([], [None], [NO_ROWS], [written_by(task) for task in tasks.values()]):
+        getattr(stream_writer(ONCE), verb)(messages, 0)
+    assert ended_with == [client(ONCE)] * 4
+
+
+@pytest.mark.usefixtures("cluster", "session")
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_token_that_is_gone_is_not_replaced_by_the_one_of_another_user(
+    clocks: Clocks, kdc: Kdc, ended_with: list[ClientConfig], verb: str, has_ended: bool
+) -> None:
+    report = written_by(task_of(ONCE))
+    if has_ended:
+        clocks.pass_hours(25)
+    else:
+        stream_writer(KERBEROS | {"topic": "t"}).abort([None], 0)
+    kdc.user = "bob@A"
+    login_of_tasks(ONCE)
+    kdc.is_up = False
+    getattr(stream_writer(ONCE), verb)([report], 0)
+    assert ended_with == [client(ONCE)]
+
+
+@pytest.mark.usefixtures("cluster", "session")
+def test_an_abort_leaves_the_token_of_others_while_none_can_be_created(
+    kdc: Kdc, ended_with: list[ClientConfig], caplog: pytest.LogCaptureFixture
+) -> None:
+    task = task_of(ONCE)
+    kdc.is_up = False
+    stream_writer(KERBEROS | {"topic": "other"}).abort([None], 0)
+    assert "is used further: GSSAPI: no KDC" in caplog.text
+    stream_writer(ONCE).commit([written_by(task)], 0)
+    assert ended_with == [task._options.client]
+    kdc.is_up = True
+    assert login_of_tasks(ONCE) == task._options.client
+
+
+@pytest.mark.usefixtures("cluster", "session", "kdc")
+def test_a_token_of_a_provider_whose_tokens_name_no_user_ends_transactions_too(
+    kdc: Kdc, ended_with: list[ClientConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ONCE | {
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token.provider": "some.module:function",
+    }
+    del given["kafka.sasl.kerberos.service.name"]
+    monkeypatch.setattr(tokens, "current_token", lambda _, deadline: Secret(kdc.log_in(deadline)))
+    tasks = []
+    for kdc.user in ("opaque-1", "opaque-2"):
+        tasks.append(task_of(given))
+    kdc.is_up = False
+    stream_writer(given).commit([written_by(tasks[0])], 0)
+    assert ended_with == [tasks[0]._options.client]
 
 
 @pytest.mark.usefixtures("session")
@@ -882,14 +969,16 @@ def test_a_micro_batch_that_failed_makes_the_next_one_log_in_anew(cluster: Clust
 
 
 @pytest.mark.usefixtures("session")
-def test_of_several_users_with_equal_settings_all_log_in_anew_after_a_failure(
+def test_of_several_users_with_equal_settings_only_one_logs_in_anew_after_a_failure(
     cluster: Cluster, kdc: Kdc
 ) -> None:
-    given = KERBEROS | {"topic": "t"}
+    given, found = KERBEROS | {"topic": "t"}, []
     for kdc.user in ("alice@A", "bob@A"):
         login_of_tasks(given)
     stream_writer(given).abort([None], 0)
-    assert login_of_tasks(given).security.username == "t3"
+    for kdc.user in ("alice@A", "bob@A"):
+        found.append(login_of_tasks(given).security.username)
+    assert found == ["t1", "t3"]
     assert len(cluster.created) == 3
 
 

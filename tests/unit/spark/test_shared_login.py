@@ -7,7 +7,6 @@ import errno
 import fcntl
 import json
 import os
-import pickle
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -24,7 +23,7 @@ from spark_kafka_native.kafka.errors import ConfigError, DeadlineExceededError, 
 from spark_kafka_native.kafka.security import kerberos, tokens
 from spark_kafka_native.spark import shared_login as shared_login_module
 from spark_kafka_native.spark.delegation_tokens import HeldToken, KeptTokens, Moment
-from spark_kafka_native.spark.shared_login import shared_login
+from spark_kafka_native.spark.shared_login import forget_login, shared_login
 
 
 def forget_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +262,8 @@ def test_a_revoked_or_suspected_token_is_not_shared_any_more(cluster: Cluster, s
     cluster.alive.clear()
     second = shared_login(client(), parsed(), ask=True)
     assert second.login.token_id == "t2"
-    pickle.loads(pickle.dumps(second)).forget()
-    second.forget()
+    for _ in range(2):
+        forget_login(client(), parsed(), 10_000)
     assert shared_login(client(), parsed(), ask=False).login.token_id == "t3"
 
 
@@ -282,7 +281,7 @@ def test_without_a_folder_the_process_keeps_it(cluster: Cluster, monkeypatch: py
     forget_process(monkeypatch)
     first = shared_login(client(), parsed(), ask=False)
     assert shared_login(client(), parsed(), ask=False).login == first.login
-    first.forget()
+    forget_login(client(), parsed(), 10_000)
     assert shared_login(client(), parsed(), ask=False).login.token_id == "t2"
     assert len(cluster.created) == 2
 
@@ -549,7 +548,8 @@ def test_a_file_is_called_otherwise_in_each_session(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_token_that_can_not_be_kept_is_ended(cluster: Cluster, session: Path, is_new: bool) -> None:
     if not is_new:
-        shared_login(client(), parsed(), ask=False).forget()
+        shared_login(client(), parsed(), ask=False)
+        forget_login(client(), parsed(), 10_000)
         cluster.alive.clear()
     files = {file.name for file in session.iterdir()}
     with full_disk(), pytest.raises(ConfigError, match=rf"keeps logins in {session}.*: file too large|space"):
@@ -610,7 +610,8 @@ def test_a_folder_that_takes_no_file_is_named(
         patch.setattr(os, "open", refuse)
         with pytest.raises(ConfigError, match=rf"keeps logins in {session}.*no space left"):
             shared_login(client(), parsed(), ask=False)
-    shared_login(client(), parsed(), ask=False).forget()
+    shared_login(client(), parsed(), ask=False)
+    forget_login(client(), parsed(), 10_000)
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", refuse)
         with pytest.raises(ConfigError, match="no space left"):
