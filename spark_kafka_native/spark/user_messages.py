@@ -1,6 +1,6 @@
 """What users see of the data source in Spark's processes: log lines with a prefix (`prefix_log_lines`,
-`inform`), advice that is given once in a session (`note_once`, `advise`), and errors without the frames
-that led to them (`HideTracebacks`).
+`inform`, `captured_outputs`), advice that is given once in a session (`note_once`, `advise`), and errors
+without the frames that led to them (`HideTracebacks`), also from where Spark pickles (`as_pickle_error`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from pathlib import Path
+from pickle import PickleError
 from types import TracebackType
 from typing import Final
 
@@ -52,6 +53,17 @@ def inform(line: str) -> None:
         _LOG.info("%s", line)
     else:
         print(f"pykafka: {line}", file=sys.stderr)
+
+
+def captured_outputs() -> AbstractContextManager[None]:
+    """What PySpark has around all calls but pickling: with ``spark.sql.pyspark.worker.logging.enabled`` log
+    lines go into its table of worker logs."""
+    try:
+        from pyspark.logger.worker_io import capture_outputs
+    except ImportError:  # an older PySpark
+        return nullcontext()
+    found: AbstractContextManager[None] = capture_outputs()
+    return found
 
 
 def note_once(what: str) -> bool | None:
@@ -114,6 +126,18 @@ class HideTracebacks(ContextDecorator):
             _LOG.debug("%s", error, exc_info=error)
             if os.environ.get(TRACEBACKS, "").lower() != "true":
                 os.environ[_HIDE] = "true"
+
+
+def as_pickle_error(error: KafkaError) -> KafkaError:
+    """``error``, to be raised while PySpark pickles, which wraps each exception that is no `PickleError`. Its
+    class name and notes, which Spark shows, stay the same."""
+    kind = type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    both: type[KafkaError] = type(kind.__name__, (kind, PickleError), names)
+    found = both.__new__(both)
+    found.args = error.args
+    found.__dict__.update(error.__dict__)
+    return found
 
 
 def stop_on_sigterm(stop: Callable[[], None]) -> None:

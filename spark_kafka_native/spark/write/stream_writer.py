@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pickle import PickleError
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,7 +19,15 @@ from pyspark.sql.types import StructType
 from ...kafka.errors import ConfigError, KafkaError
 from ..options.option_values import OptionValues
 from ..same_version import SameVersion
-from ..user_messages import HideTracebacks, advise, inform, note_once, prefix_log_lines
+from ..user_messages import (
+    HideTracebacks,
+    advise,
+    as_pickle_error,
+    captured_outputs,
+    inform,
+    note_once,
+    prefix_log_lines,
+)
 from .write_options import LOGIN_MS, WriteOptions
 from .write_task import KafkaCommitMessage, RowColumns
 
@@ -33,10 +40,6 @@ _ADAPTIVE: Final = (
     "or set spark.sql.adaptive.streaming.stateless.enabled=false. Otherwise Spark chooses it by the number "
     "of cores, and a micro-batch that was half committed can be completed with as many cores only"
 )
-
-
-class _UnsentError(KafkaError, PickleError):
-    """Raised while a writer is pickled: PySpark wraps each exception that is no `PickleError`."""
 
 
 class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: ignore[misc]
@@ -70,9 +73,10 @@ class KafkaStreamWriter(SameVersion, DataSourceStreamArrowWriter):  # type: igno
         fail for a schema registry, a KDC or a token provider."""
         if self._sent is None:
             try:
-                self._sent = {"_columns": self._columns.resolve(), "_options": self._for_tasks()}
+                with captured_outputs():
+                    self._sent = {"_columns": self._columns.resolve(), "_options": self._for_tasks()}
             except KafkaError as error:
-                raise _UnsentError(str(error)) from error
+                raise as_pickle_error(error) from error
         return super().sent_state() | self._sent | {"_sent": {}}
 
     def _for_tasks(self) -> WriteOptions:

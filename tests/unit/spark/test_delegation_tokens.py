@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,7 +22,14 @@ from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.config.jaas import SCRAM_MODULE
 from spark_kafka_native.kafka.config.secret import Secret
 from spark_kafka_native.kafka.error_code import ErrorCode
-from spark_kafka_native.kafka.errors import BrokerError, ConfigError, KafkaError, NetworkError
+from spark_kafka_native.kafka.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConfigError,
+    DeadlineExceededError,
+    KafkaError,
+    NetworkError,
+)
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.kafka.security import kerberos, tokens
 from spark_kafka_native.spark import shared_login
@@ -793,6 +801,10 @@ def test_a_driver_that_can_not_log_in_ends_transactions_with_the_token(
 
 
 ONCE = KERBEROS | {"topic": "t", "deliveryGuarantee": "exactly-once"}
+PROVIDER = {name: text for name, text in ONCE.items() if "kerberos" not in name} | {
+    "kafka.sasl.mechanism": "OAUTHBEARER",
+    "kafka.sasl.oauthbearer.token.provider": "some.module:function",
+}
 
 
 @pytest.mark.usefixtures("cluster", "session")
@@ -855,21 +867,16 @@ def test_an_abort_leaves_the_token_of_others_while_none_can_be_created(
     assert login_of_tasks(ONCE) == task._options.client
 
 
-@pytest.mark.usefixtures("cluster", "session", "kdc")
+@pytest.mark.usefixtures("cluster", "session")
 def test_a_token_of_a_provider_whose_tokens_name_no_user_ends_transactions_too(
     kdc: Kdc, ended_with: list[ClientConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = ONCE | {
-        "kafka.sasl.mechanism": "OAUTHBEARER",
-        "kafka.sasl.oauthbearer.token.provider": "some.module:function",
-    }
-    del given["kafka.sasl.kerberos.service.name"]
     monkeypatch.setattr(tokens, "current_token", lambda _, deadline: Secret(kdc.log_in(deadline)))
     tasks = []
     for kdc.user in ("opaque-1", "opaque-2"):
-        tasks.append(task_of(given))
+        tasks.append(task_of(PROVIDER))
     kdc.is_up = False
-    stream_writer(given).commit([written_by(tasks[0])], 0)
+    stream_writer(PROVIDER).commit([written_by(tasks[0])], 0)
     assert ended_with == [tasks[0]._options.client]
 
 
@@ -890,11 +897,37 @@ def test_rows_that_are_in_the_log_need_no_login_for_a_commit_or_an_abort(
 
 
 @pytest.mark.usefixtures("session")
-def test_a_login_that_tasks_can_not_get_is_shown_as_it_is(cluster: Cluster) -> None:
-    cluster.failure = NetworkError("no answer")
+@pytest.mark.parametrize(
+    "error",
+    [
+        NetworkError("no answer"),
+        AuthenticationError("wrong user"),
+        BrokerError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, "creating"),
+        DeadlineExceededError("too late"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_login_that_tasks_can_not_get_is_shown_as_it_is(cluster: Cluster, error: KafkaError) -> None:
+    error.add_note("a note")
+    cluster.failure = error
     planned = stream_writer(SCRAM | {"topic": "t"})
-    with pytest.raises(KafkaError, match=r"^no answer$"):
+    with pytest.raises(type(error)) as raised:
         CloudPickleSerializer().dumps(planned)
+    shown = traceback.format_exception_only(raised.type, raised.value)
+    assert shown == traceback.format_exception_only(type(error), error)
+    assert raised.value.__dict__ == error.__dict__
+
+
+@pytest.mark.usefixtures("cluster", "session")
+def test_warnings_about_the_login_of_tasks_are_among_sparks_worker_logs(
+    kdc: Kdc, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyspark.logger.worker_io")
+    monkeypatch.setenv("PYSPARK_SPARK_SESSION_UUID", "u")
+    monkeypatch.setattr(tokens, "current_token", lambda _, deadline: Secret(kdc.log_in(deadline)))
+    login_of_tasks(PROVIDER)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "do not say whose they are" in line]
+    assert [line.startswith("PYTHON_WORKER_LOGGING:") for line in lines] == [True]
 
 
 @pytest.mark.usefixtures("reached")

@@ -10,7 +10,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StructType
 from support.http_server import serving
 
-from spark_kafka_native.kafka.errors import ConfigError, KafkaError
+from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
 from spark_kafka_native.spark.write.batch_writer import KafkaBatchWriter
@@ -172,6 +172,6 @@ def test_tasks_of_a_batch_write_have_the_schema_that_the_driver_has_looked_up():
 def test_a_schema_that_the_registry_lacks_is_no_error_of_pickling():
     """PySpark says "Could not serialize object" for every other exception."""
     lacks = 404, {}, {"error_code": 40401, "message": "Subject not found"}
-    refused = pytest.raises(KafkaError, match=r"^value\.format=avro: .*Subject")
+    refused = pytest.raises(ConfigError, match=r"^value\.format=avro: .*Subject")
     with serving(lambda _asked: lacks) as registry, refused:
         CloudPickleSerializer().dumps(registered_rows(registry.url))
