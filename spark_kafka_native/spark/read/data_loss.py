@@ -18,6 +18,13 @@ from .offset_range import format_topic_partitions
 
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
+OTHER_CLUSTER: Final = (
+    "If a stream goes on in another cluster with the same offsets (linked, or restored from a backup), "
+    'nothing is lost: one run of the whole query, with its sink, with format("kafka") drops the ids from the '
+    "checkpoint."
+)
+"""For a topic with another id: there is nothing else by which the two could be distinguished."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsLost:

@@ -28,6 +28,7 @@ from typing import Any, Final
 from ....kafka.errors import ConfigError
 from ....kafka.model import TopicPartition
 from ...error_conditions import KafkaConditionError
+from ..data_loss import OTHER_CLUSTER
 from ..offset_range import At, OffsetRange, format_topic_partitions
 from .range_calculator import PlannedRange
 
@@ -272,9 +273,8 @@ class MicroBatch:
                 self.former[tp],
                 self.end.positions[tp],
                 f"The topic was deleted and created again: its id is now {now}. What was not read of the "
-                "former topic is lost; with failOnDataLoss=false, the new one is read from its beginning. If "
-                "this is another cluster with the same offsets (linked, or restored from a backup), nothing "
-                'is lost: one run of the query with format("kafka") drops the ids from the checkpoint.',
+                "former topic is lost; with failOnDataLoss=false, the new one is read from its beginning. "
+                f"{OTHER_CLUSTER}",
             )
         for tp in sorted(self.begin.keys() & self.end.positions.keys()):
             if self.end.positions[tp] < self.begin[tp]:

@@ -29,7 +29,14 @@ from ....kafka.errors import (
 )
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.deadline import Deadline
-from ..data_loss import LogShrunk, Loss, OffsetsLost, PartitionsDeleted, is_about_missing_partition
+from ..data_loss import (
+    OTHER_CLUSTER,
+    LogShrunk,
+    Loss,
+    OffsetsLost,
+    PartitionsDeleted,
+    is_about_missing_partition,
+)
 from ..offset_range import At, Earliest, FirstAtOrAfter, Inner, OffsetRange, fixed_offset, is_open
 
 ANSWERS_NEEDED: Final = 3
@@ -467,7 +474,7 @@ def move_to_successor(
     moved = None if is_fixed else successor
     if begun is None and isinstance(planned.start, Earliest) and not is_fixed:
         return moved, None
-    note = f"The topic was deleted and created again: topic id {planned.topic_id} is now {topic_id}."
+    renewed = f"The topic was deleted and created again: topic id {planned.topic_id} is now {topic_id}."
     first = (fixed_offset(planned.start) or 0) if begun is None else begun.position
     end = fixed_offset(planned.end) if begun is None else begun.until_offset
     lost = None if end is None else end - first
@@ -476,7 +483,7 @@ def move_to_successor(
         from_offset=first,
         until_offset=end,
         lost=lost,
-        note=note,
+        note=f"{renewed} {OTHER_CLUSTER}",
         then="" if moved is None else "The new one is read from its beginning.",
         cause=cause,
     )

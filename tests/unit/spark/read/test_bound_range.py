@@ -4,7 +4,7 @@ import pytest
 
 from spark_kafka_native.kafka.errors import TopicRecreatedError
 from spark_kafka_native.kafka.model import TopicPartition
-from spark_kafka_native.spark.read.data_loss import OffsetsLost
+from spark_kafka_native.spark.read.data_loss import OTHER_CLUSTER, OffsetsLost
 from spark_kafka_native.spark.read.offset_range import (
     At,
     Earliest,
@@ -23,7 +23,7 @@ from spark_kafka_native.spark.read.worker.offset_binding import (
 
 TP = TopicPartition("t", 3)
 OLD, NEW = "0" * 31 + "1", "0" * 31 + "2"
-NOTE = f"The topic was deleted and created again: topic id {OLD} is now {NEW}."
+NOTE = f"The topic was deleted and created again: topic id {OLD} is now {NEW}. {OTHER_CLUSTER}"
 BEGINNING = "The new one is read from its beginning."
 
 

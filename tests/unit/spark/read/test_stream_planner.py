@@ -15,12 +15,14 @@ from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.spark.error_conditions import KafkaConditionError
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.read.data_loss import DataLossPolicy
 from spark_kafka_native.spark.read.driver.admission_control import SizeEstimate
 from spark_kafka_native.spark.read.driver.micro_batch import LogEnds, StreamOffset
 from spark_kafka_native.spark.read.driver.stream_logs import StreamLogs
 from spark_kafka_native.spark.read.driver.stream_planner import StreamPlanner
 from spark_kafka_native.spark.read.offset_range import At
 from spark_kafka_native.spark.read.read_options import MicroBatchLimits, StreamOptions
+from spark_kafka_native.spark.read.worker.offset_binding import move_to_successor
 from spark_kafka_native.testing import MockBroker
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -400,9 +402,17 @@ def test_a_stream_goes_on_in_another_cluster_with_the_same_offsets_once_the_ids_
     logs = Logs({T0: 0}, {T0: 1010}, ids={"t": NEW})
     start = StreamOffset(positions={T0: 1000}, topic_ids={"t": OLD}).to_json()
     with pytest.raises(
-        KafkaConditionError, match=r'another cluster .* one run of the query with format\("kafka"'
+        KafkaConditionError, match=r'another cluster .* one run of the whole query, .* format\("kafka"'
     ):
         planner_of(logs).latest(start, limited=False)
+    # A batch that was planned in the other cluster and is not complete: only its tasks ask which topic it is.
+    planned = StreamOffset(positions={T0: 1005}, topic_ids={"t": OLD}).to_json()
+    (task,) = planner_of(logs).plan(start, planned)
+    _, loss = move_to_successor(task[0], NEW)
+    with pytest.raises(
+        KafkaConditionError, match=r'COULD_NOT_READ_OFFSET_RANGE.* another cluster .* format\("kafka"'
+    ):
+        DataLossPolicy(fail=True, group_id="g").report(loss)
     planner, of_sparks = planner_of(logs), {"t": {"0": 1000}}
     end = planner.latest(of_sparks, limited=False)
     assert ranges(planner, of_sparks, end) == [("t", 0, 1000, 1010, NEW)]
