@@ -217,6 +217,9 @@ def test_deleted_partitions_fail_before_anything_is_written_down():
         match=r"_AND_GROUP_ID_CONFIG_PRESENT.* an ACL is missing: with one for Describe the query goes on",
     ):
         planner_of(logs, **{"kafka.group.id": "g"}).latest(start, limited=False)
+    planned = StreamOffset(positions={T0: 9}, topic_ids={"t": OLD}).to_json()
+    with pytest.raises(KafkaConditionError, match=r"_AND_GROUP_ID_CONFIG_PRESENT"):
+        planner_of(logs, **{"kafka.group.id": "g"}).plan(start, planned)
     lenient = planner_of(logs, failOnDataLoss="false")
     end = lenient.latest(start, limited=False)
     assert ranges(lenient, start, end) == [("t", 0, 5, 9, OLD)]

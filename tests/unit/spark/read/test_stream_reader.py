@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from support.brokers.planning_cluster import PlanningCluster
 from support.brokers.scripted_broker import properties
 
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Router
 from spark_kafka_native.kafka.config.client_config import ClientConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -228,6 +229,18 @@ def test_a_topic_for_dead_letters_has_to_exist(letters):
     check_letter_topic(router, "letters")
     with pytest.raises(ConfigError, match=r"dlq\.topic: topic other does not exist"):
         check_letter_topic(router, "other")
+
+
+def test_a_wrong_name_of_a_topic_for_dead_letters_is_waited_for_as_one_that_was_never_seen(
+    letters, monkeypatch, caplog
+):
+    cluster, _ = letters
+    for name, wait_ms in {"SAY_UNKNOWN_MS": 0, "NEW_TOPIC_WAIT_MS": 300, "KNOWN_TOPIC_WAIT_MS": 300}.items():
+        monkeypatch.setattr(retry_policy, name, wait_ms)
+    config = ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap_servers})
+    with closing(Router(config)) as patient, pytest.raises(ConfigError, match="topic other does not exist"):
+        check_letter_topic(patient, "other")
+    assert "No broker knows the topic other (is the name right?)" in caplog.text
 
 
 def test_a_stream_begins_only_with_a_topic_for_dead_letters(letters):

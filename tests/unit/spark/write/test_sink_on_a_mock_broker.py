@@ -17,6 +17,7 @@ import pyspark
 import pytest
 from pyspark.sql.types import StructType
 
+from spark_kafka_native.kafka.cluster import describe_configs, retry_policy
 from spark_kafka_native.kafka.cluster.router import Router, router_for
 from spark_kafka_native.kafka.errors import (
     ConfigError,
@@ -581,6 +582,39 @@ def test_a_marker_topic_that_does_not_exist_is_called_missing(broker: MockBroker
         with pytest.raises(ConfigError, match=r"topic m does not exist: create it with cleanup\.policy"):
             sink.run_task(0, 0)
     assert broker.asked("Produce") == []
+
+
+def test_a_wrong_name_of_a_marker_topic_is_waited_for_as_one_that_was_never_seen(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, wait_ms in {"SAY_UNKNOWN_MS": 0, "NEW_TOPIC_WAIT_MS": 300, "KNOWN_TOPIC_WAIT_MS": 300}.items():
+        monkeypatch.setattr(retry_policy, name, wait_ms)
+    with pytest.raises(ConfigError, match="topic m does not exist"):
+        Sink(broker, transactionMarkerTopic="m").run_task(0, 0)
+    assert "No broker knows the topic m (is the name right?)" in caplog.text
+
+
+def test_the_configs_of_a_marker_topic_are_asked_for_once_in_a_process(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And again if the topic was created anew."""
+    asked, ask = [], describe_configs.describe_topic_configs
+
+    def noted(*given: Any, **options: Any) -> Any:
+        asked.append(given[1])
+        return ask(*given, **options)
+
+    monkeypatch.setattr(describe_configs, "describe_topic_configs", noted)
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    sink = Sink(broker, transactionMarkerTopic="m")
+    for batch_id in (0, 1):
+        sink.write(batch_id)
+    assert asked == [["m"]]
+    with broker.cluster.changed:
+        broker.cluster.delete_topic("m")
+    broker.create_topic("m", configs={"cleanup.policy": "delete"})
+    with pytest.raises(ConfigError, match=r"topic m has cleanup\.policy=delete"):
+        sink.run_task(2, 0)
 
 
 def test_the_driver_of_a_batch_write_creates_the_topics_that_no_row_names(broker: MockBroker) -> None:
