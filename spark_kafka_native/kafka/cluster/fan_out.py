@@ -144,7 +144,7 @@ def ask_every_broker(
     return [one for node_id in wanted for one in found.get(node_id, ())], failures
 
 
-def ask_each_partition(  # noqa: PLR0913 - passes on what `Router.retry` takes
+def ask_each_partition(
     router: Router,
     wanted: Collection[TopicPartition],
     ask: Callable[[list[TopicPartition], dict[TopicPartition, A]], dict[TopicPartition, KafkaError]],
@@ -152,16 +152,14 @@ def ask_each_partition(  # noqa: PLR0913 - passes on what `Router.retry` takes
     what: str,
     deadline: Deadline,
     give_up_after_ms: float = float("inf"),
-    between: Callable[[KafkaError], None] | None = None,
 ) -> tuple[dict[TopicPartition, A], dict[TopicPartition, KafkaError]]:
     """``ask`` puts the responses about some partitions into a dict, and returns the errors of the others; it
     is called again for those that are missing.
 
     With ``give_up_after_ms`` the retries end after this time if any partition has a response: the errors of
-    the others are returned with it. Otherwise the first error is raised. ``between``: as in `Router.retry`.
+    the others are returned with it. Otherwise the first error is raised.
     """
-    topics = {tp.topic for tp in wanted}
-    retry = partial(router.retry, what=what, deadline=deadline, topics=topics, between=between)
+    retry = partial(router.retry, what=what, deadline=deadline, topics={tp.topic for tp in wanted})
     return _ask_each(retry, wanted, ask, give_up_after_ms)
 
 

@@ -7,7 +7,7 @@ The one place that asks a leader for an offset. `list_offsets` returns the leade
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
@@ -92,17 +92,13 @@ def list_offsets(
     *,
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     deadline: Deadline | None = None,
-    between: Callable[[KafkaError], None] | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
     """Ask the leaders of all ``places`` at once. Partitions with a new leader are asked for again.
-
-    ``between`` is called with each failure after which that is done.
 
     With READ_COMMITTED, latest is the last stable offset: the first offset of the earliest open transaction.
     Raises `BrokerError` (no such partition, not authorized), `DeadlineExceededError`.
     """
-    limit = deadline or router.deadline()
-    found, failures = _list_offsets(router, places, isolation_level, limit, between=between)
+    found, failures = _list_offsets(router, places, isolation_level, deadline or router.deadline())
     assert not failures, "it gave up on none"
     return {tp: found[tp] for tp in places}
 
@@ -284,19 +280,12 @@ def _list_offsets(
     isolation_level: IsolationLevel,
     deadline: Deadline,
     give_up_after_ms: float = float("inf"),
-    between: Callable[[KafkaError], None] | None = None,
 ) -> tuple[_Found, _Failures]:
     def ask(missing: list[TopicPartition], found: _Found) -> _Failures:
         return _ask_leaders(router, {tp: places[tp] for tp in missing}, isolation_level, deadline, found)
 
     return ask_each_partition(
-        router,
-        places,
-        ask,
-        what=_what(places),
-        deadline=deadline,
-        give_up_after_ms=give_up_after_ms,
-        between=between,
+        router, places, ask, what=_what(places), deadline=deadline, give_up_after_ms=give_up_after_ms
     )
 
 

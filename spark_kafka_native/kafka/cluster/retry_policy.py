@@ -86,10 +86,11 @@ class DeletedTopics:
 
     def contains(self, topic: str, topic_id: UUID | None) -> bool:
         """True if ``topic`` was noted with this id: a wait for a former topic says nothing about one that was
-        created since.
+        created since. Without an id it may be either.
         """
         noted_id, noted_at = self._noted.get(topic, (None, float("-inf")))
-        return noted_id == topic_id and noted_at > time.monotonic() - self._forget_after_s
+        is_same = topic_id is not None and noted_id == topic_id
+        return is_same and noted_at > time.monotonic() - self._forget_after_s
 
 
 class FirstContacts(threading.local):

@@ -119,8 +119,9 @@ class Router:
         self._deleted.add({name: topics[name] for name in unknown})
 
     def was_deleted(self, topic: str, topic_id: UUID | None) -> bool:
-        """True if `note_deleted` was called with ``topic`` and this id (None: brokers give none) in the last
-        ``metadata.max.age.ms``, and no response has named the topic since. It may have come back: ask once.
+        """True if `note_deleted` was called with ``topic`` and this id in the last ``metadata.max.age.ms``,
+        and no response has named the topic since. It may have come back: ask once. False without an id: the
+        name may be that of another topic by now.
         """
         return self._deleted.contains(topic, topic_id)
 

@@ -7,9 +7,9 @@ read twice.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import assert_never
 from uuid import UUID
 
 from ....kafka.cluster import retry_policy
@@ -39,15 +39,6 @@ from ..data_loss import (
 )
 from ..offset_range import At, Earliest, FirstAtOrAfter, Inner, OffsetRange, fixed_offset, is_open
 
-ANSWERS_NEEDED: Final = 3
-"""The number of answers that must lack a partition that a deadline has cut the wait for short: one broker may
-lag behind.
-"""
-LEAST_PART: Final = 0.25
-"""The part of such a deadline's time for which the partition must have been missing. With a long backoff the
-last attempt comes well before the deadline.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsNow:
@@ -76,16 +67,18 @@ def bind_ranges(
     """
     router.expect({one.topic for one in ranges})
     left, losses = _drop_noted(router, ranges)
-    refresh = False
+    refresh = came_back = False
     while True:
         left, moved = _follow_topics(router, left, refresh=refresh)
         losses += moved
-        missing = MissingPartitions(router, left)
         try:
-            now = _ask(router, left, isolation_level, missing, ends_are_known=ends_are_known)
+            now = _ask(router, left, isolation_level, ends_are_known=ends_are_known)
         except (BrokerError, DeadlineExceededError) as error:
-            left, deleted = drop_deleted(router, left, error, missing)
-            losses.append(deleted)
+            left, deleted = drop_deleted(router, left, error)
+            losses += deleted
+            if not deleted and came_back:
+                raise
+            came_back = came_back or not deleted  # it was missing until a moment ago: ask once more
             continue
         if refresh or all(_is_expected(planned, now) for planned in left):
             return Binding.of([Binding(losses=tuple(losses)), *(bind(planned, now) for planned in left)])
@@ -93,108 +86,57 @@ def bind_ranges(
         refresh = True
 
 
-class MissingPartitions:
-    """The partitions of some ranges that all answers lack while an operation waits for them.
-
-    An error is about one partition, and one answer may be of a broker that does not know the others yet.
-    """
-
-    def __init__(self, router: Router, ranges: Sequence[OffsetRange]) -> None:
-        self.left = {one.topic_partition for one in ranges}
-        self._router = router
-        self._ranges = ranges
-        self._last = router.snapshot.topics
-        self._answers = 0
-        self._recent = self._enough = Deadline.after_ms(0)
-
-    def look(self, _failure: KafkaError | None = None) -> None:
-        """Look at the metadata that are known by now. Those from before the wait prove nothing."""
-        now, last = self._router.snapshot, self._last
-        answered = {tp for tp in self.left if now.topics.get(tp.topic) is not last.get(tp.topic)}
-        self.left -= answered - _missing(now, self._ranges)
-        self._last = now.topics
-        if answered:
-            config = self._router.config
-            if self._recent.expired:  # brokers that come back after an outage may not know a topic yet
-                enough_ms = min(retry_policy.KNOWN_TOPIC_WAIT_MS, config.default_api_timeout_ms * LEAST_PART)
-                self._answers, self._enough = 0, Deadline.after_ms(enough_ms)
-            self._answers += 1
-            self._recent = Deadline.after_ms(retry_policy.longest_gap_ms(config))
-
-    def deleted(self, error: KafkaError) -> frozenset[TopicPartition]:
-        """Those that are taken for deleted now that ``error`` has ended the wait. None of them if it is about
-        something else, or a deadline of which an outage took too much.
-        """
-        self.look()
-        self.left &= _missing(self._router.snapshot, self._ranges)
-        if isinstance(error, DeadlineExceededError):
-            # It may have cut an attempt short: what that one was about says nothing.
-            is_enough = self._enough.expired and not self._recent.expired
-            return frozenset(self.left if is_enough and self._answers >= ANSWERS_NEEDED else ())
-        if not self._answers or not is_about_missing_partition(error):
-            return frozenset()
-        # It was a full wait. Each task asks anew: one in a process is enough.
-        gone = (one for one in self._ranges if one.topic_partition in self.left)
-        self._router.note_deleted({one.topic: one.topic_uuid for one in gone})
-        return frozenset(self.left)
-
-
 def drop_deleted(
-    router: Router,
-    ranges: Sequence[OffsetRange],
-    error: KafkaError,
-    missing: MissingPartitions | None = None,
-) -> tuple[list[OffsetRange], Loss]:
-    """The ``ranges`` of partitions that still exist, and the loss of the others. Raises ``error`` if it is
-    about something else. ``missing`` has seen the wait that ``error`` has ended.
+    router: Router, ranges: Sequence[OffsetRange], error: KafkaError
+) -> tuple[list[OffsetRange], list[Loss]]:
+    """The ``ranges`` of partitions that still exist, and the loss of the others, if any. Raises ``error`` if
+    it is not about missing partitions.
     """
-    gone = frozenset() if missing is None else missing.deleted(error)
-    if not gone and is_about_missing_partition(error):
-        gone = _wait_for(router, ranges)
-    if not gone:
+    if not is_about_missing_partition(error):
         raise error
-    return _without(ranges, gone), PartitionsDeleted(topic_partitions=gone, cause=error)
+    gone = _wait_for(router, ranges)
+    there = [one for one in ranges if one.topic_partition not in gone]
+    return there, [PartitionsDeleted(topic_partitions=gone, cause=error)] if gone else []
 
 
 def _drop_noted(router: Router, ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[Loss]]:
-    """As `drop_deleted`, without a wait, for topics that a task of this process has waited for before."""
-    noted = [one for one in ranges if router.was_deleted(one.topic, one.topic_uuid)]
-    gone = _wait_for(router, noted) if noted else None
-    if not gone:
+    """As `drop_deleted`, if a task of this process has waited for any of the topics in vain."""
+    noted = {one.topic for one in ranges if router.was_deleted(one.topic, one.topic_uuid)}
+    if not noted:
         return list(ranges), []
-    error = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics_named({tp.topic for tp in gone}))
-    return _without(ranges, gone), [PartitionsDeleted(topic_partitions=gone, cause=error)]
-
-
-def _without(ranges: Iterable[OffsetRange], gone: Collection[TopicPartition]) -> list[OffsetRange]:
-    return [one for one in ranges if one.topic_partition not in gone]
+    return drop_deleted(
+        router, ranges, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topics_named(noted))
+    )
 
 
 def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicPartition]:
-    """The partitions that are deleted. Topics that were waited for before are not waited for again, if the
-    first answer lacks them.
+    """The partitions that all answers of a full wait lack. An error is about one partition, and a single
+    answer may be that of a broker that does not know the others yet. Nor does a deadline of the task say
+    that they are deleted, so it does not end the wait.
+
+    There is none for topics that were waited for before, if the first answer lacks them.
     """
     topics = {one.topic for one in ranges}
-    missing = MissingPartitions(router, ranges)
-    router.metadata(topics, refresh=True)
+    missing = {one.topic_partition for one in ranges}
+    deadline = Deadline.after_ms(3 * retry_policy.KNOWN_TOPIC_WAIT_MS)
 
     def look() -> None:
-        missing.look()
+        now = router.snapshot
+        missing.intersection_update(_missing(now, ranges))
         for one in ranges:
-            if one.topic_partition in missing.left and not router.was_deleted(one.topic, one.topic_uuid):
-                router.snapshot.partition(one.topic_partition)
+            if one.topic_partition in missing and not router.was_deleted(one.topic, one.topic_uuid):
+                now.partition(one.topic_partition)
 
-    # A deadline is that of the task, but a single answer is not enough.
-    least_ms = 4 * router.config.retry_backoff_ms
-    deadline = router.deadline(max(router.config.default_api_timeout_ms, least_ms))
+    router.metadata(topics, refresh=True, deadline=deadline)
     try:
         router.retry(look, what=f"looking for {topics_named(topics)}", deadline=deadline, topics=topics)
-    except (BrokerError, DeadlineExceededError) as error:
-        gone = missing.deleted(error)
-        if not gone and not is_about_missing_partition(error):
+    except BrokerError as error:
+        if not is_about_missing_partition(error):
             raise
-        return gone
-    return frozenset(missing.left)
+        # Each task asks anew: one wait in a process is enough.
+        gone = (one for one in ranges if one.topic_partition in missing)
+        router.note_deleted({one.topic: one.topic_uuid for one in gone})
+    return frozenset(missing)
 
 
 def bind(planned: OffsetRange, now: LogsNow) -> Binding:
@@ -243,14 +185,11 @@ def _ask(
     router: Router,
     ranges: Sequence[OffsetRange],
     isolation_level: IsolationLevel,
-    missing: MissingPartitions,
     *,
     ends_are_known: bool,
 ) -> LogsNow:
-    """Where the logs begin and end; ``missing`` sees each wait for partitions."""
-
     def find(places: Mapping[TopicPartition, OffsetAt], level: IsolationLevel) -> dict[TopicPartition, int]:
-        found = list_offsets(router, places, isolation_level=level, between=missing.look)
+        found = list_offsets(router, places, isolation_level=level)
         return {tp: one.offset for tp, one in found.items() if one.offset is not None}
 
     open_starts = [one.topic_partition for one in ranges if is_open(one.start)]
@@ -322,8 +261,10 @@ def rebind_ranges(
 
 
 def _without_deleted(router: Router, left: Sequence[BoundRange], error: KafkaError) -> Binding:
-    there, loss = drop_deleted(router, [one.planned for one in left], error)
-    return Binding(ranges=tuple(one for one in left if one.planned in there), losses=(loss,))
+    there, losses = drop_deleted(router, [one.planned for one in left], error)
+    if not losses:
+        raise error
+    return Binding(ranges=tuple(one for one in left if one.planned in there), losses=tuple(losses))
 
 
 def _truncated(error: LogTruncatedError) -> OffsetsLost:

@@ -16,12 +16,7 @@ from spark_kafka_native.kafka.consumer.fetcher import Fetcher
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import BrokerError, DeadlineExceededError, NetworkError
 from spark_kafka_native.kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from spark_kafka_native.kafka.protocol.api.list_offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
+from spark_kafka_native.kafka.protocol.api.list_offsets import ListOffsetsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
 from spark_kafka_native.spark.read.data_loss import LogShrunk, OffsetsLost, PartitionsDeleted
 from spark_kafka_native.spark.read.offset_range import (
@@ -292,18 +287,19 @@ def test_a_topic_that_some_answers_lack_is_not_taken_for_deleted(cluster, router
         lambda *asked: _with_error(cluster.metadata(*asked), "t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     ] * 2
     cluster[1].push(MetadataRequest, *gone)
-    there, loss = drop_deleted(router, ranges, unknown if error == "one topic" else late)
+    there, losses = drop_deleted(router, ranges, unknown if error == "one topic" else late)
     assert there == ranges[:1]
-    assert loss == PartitionsDeleted(topic_partitions=frozenset({TopicPartition("u", 0)}))
+    assert losses == [PartitionsDeleted(topic_partitions=frozenset({TopicPartition("u", 0)}))]
     cluster[1].push(MetadataRequest, *gone)
-    with pytest.raises(DeadlineExceededError, match="in vain"):
-        drop_deleted(router, ranges[:1], late)
+    assert drop_deleted(router, ranges[:1], late) == (ranges[:1], [])
 
 
 def test_a_topic_that_only_the_last_answer_lacks_is_not_taken_for_deleted(cluster, router, short_wait):
     """The wait for another one has ended."""
     cluster.create("u", 1)
     other = OffsetRange(topic="u", partition=0, start=Earliest(), end=Latest())
+    topic_id = cluster.topic_ids["t"]
+    kept = planned(Earliest(), Latest(), topic_id=topic_id.hex)
     list_offsets(router, {TP: OffsetAt.LATEST, TopicPartition("u", 0): OffsetAt.LATEST})
     del cluster.topic_ids["u"]
     began = time.monotonic()
@@ -315,8 +311,9 @@ def test_a_topic_that_only_the_last_answer_lacks_is_not_taken_for_deleted(cluste
 
     cluster[1].on(MetadataRequest, without_t_at_the_end)
     missing = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
-    there, loss = drop_deleted(router, [planned(Earliest(), Latest()), other], missing)
-    assert (there, loss.topic_partitions) == ([planned(Earliest(), Latest())], {TopicPartition("u", 0)})
+    there, [loss] = drop_deleted(router, [kept, other], missing)
+    assert (there, loss.topic_partitions) == ([kept], {TopicPartition("u", 0)})
+    assert not router.was_deleted("t", topic_id)
 
 
 def test_a_topic_that_one_answer_lacks_is_not_that_of_an_error_about_another_one(cluster, router, short_wait):
@@ -327,8 +324,8 @@ def test_a_topic_that_one_answer_lacks_is_not_that_of_an_error_about_another_one
         MetadataRequest,
         lambda *asked: _with_error(cluster.metadata(*asked), "t", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     )
-    with pytest.raises(BrokerError, match="about u"):
-        drop_deleted(router, ranges, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "about u"))
+    about_u = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "about u")
+    assert drop_deleted(router, ranges, about_u) == (ranges, [])
 
 
 def test_a_partition_that_is_new_is_not_taken_for_deleted_beside_a_topic_that_was_waited_for(
@@ -339,15 +336,15 @@ def test_a_partition_that_is_new_is_not_taken_for_deleted_beside_a_topic_that_wa
     cluster.create("u", 1)
     other = TopicPartition("u", 0)
     list_offsets(router, {TP: OffsetAt.LATEST, other: OffsetAt.LATEST})
-    del cluster.topic_ids["u"]
+    topic_id = cluster.topic_ids.pop("u")
     router.refresh(["u"], router.deadline())
-    router.note_deleted({"t": None, "u": None})
+    router.note_deleted({"u": topic_id})
     cluster[1].push(MetadataRequest, *[lambda *asked: _with_one_partition(cluster.metadata(*asked), "t")] * 3)
     ranges = [
         planned(Earliest(), Latest(), partition=1),
-        OffsetRange(topic="u", partition=0, start=At(0), end=At(1)),
+        OffsetRange(topic="u", partition=0, start=At(0), end=At(1), topic_id=topic_id.hex),
     ]
-    there, loss = drop_deleted(router, ranges, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there"))
+    there, [loss] = drop_deleted(router, ranges, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there"))
     assert (there, loss.topic_partitions) == (ranges[:1], {other})
 
 
@@ -371,30 +368,90 @@ def test_a_topic_that_a_fetch_has_waited_for_is_not_waited_for_again(cluster, ro
     assert drop_deleted(router, ranges, raised.value)[0] == []
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize("has_id", [True, False])
-def test_a_deleted_topic_is_waited_for_once(cluster, router, monkeypatch, has_id, is_known):
-    """In the metadata from before the refusal it is still there."""
-    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 300)
-    monkeypatch.setattr(offset_binding, "_wait_for", None)
-    topic_id = cluster.topic_ids["t"].hex if has_id else None
-    if is_known:
-        router.metadata({"t"})
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        refused = [ListOffsetsPartitionResponse(partition_index=0, error_code=code)]
-        answer = ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=refused)])
-        cluster[1].push(ListOffsetsRequest, answer)
+@pytest.mark.parametrize("end", ["full wait", "deadline"])
+def test_a_deleted_topic_is_waited_for_once(cluster, router, monkeypatch, short_wait, end):
+    """By all tasks of a process, and if a deadline ends what they ask, too."""
+    ranges = [planned(Earliest(), Latest(), topic_id=cluster.topic_ids["t"].hex)]
+    router.metadata({"t"})
     del cluster.topic_ids["t"]
-    ranges = [planned(At(20), At(50), topic_id=topic_id)]
+    router.refresh({"t"}, router.deadline())
+    late = DeadlineExceededError("in vain")
+    late.__cause__ = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+
+    def end_late(router, places, **how):
+        if places:
+            raise late
+        return {}
+
+    if end == "deadline":
+        monkeypatch.setattr(offset_binding, "list_offsets", end_late)
     losses = (PartitionsDeleted(topic_partitions=frozenset({TP})),)
     assert bind_ranges(router, ranges, UNCOMMITTED) == Binding(losses=losses)
-    monkeypatch.undo()
     monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 3_600_000)
     asked = len(cluster[1].requests(MetadataRequest))
     found = bind_ranges(router, ranges, UNCOMMITTED)
     assert found == Binding(losses=losses)
     assert str(found.losses[0].cause).startswith("topic t: UNKNOWN_TOPIC_OR_PARTITION")
     assert len(cluster[1].requests(MetadataRequest)) == asked + 1
+
+
+def test_without_ids_each_task_waits_as_the_topic_may_have_been_created_again(cluster, router, short_wait):
+    topic_id = cluster.topic_ids.pop("t")
+    assert bind_ranges(router, [planned(At(20), At(50))], UNCOMMITTED).losses
+    cluster.topic_ids["t"] = topic_id
+    cluster[1].push(MetadataRequest, lambda *asked: _without(cluster.metadata(*asked), "t"))
+    found = bind_ranges(router, [planned(At(20), At(50))], UNCOMMITTED)
+    assert (spans(found), found.losses) == ([(20, 50)], ())
+
+
+def test_a_deadline_of_the_task_does_not_end_the_wait_for_what_is_missing(cluster):
+    """Restarting brokers may not know it for longer."""
+    router = Router(
+        ClientConfig.from_properties(properties(cluster.bootstrap_servers, default_api_timeout_ms=200))
+    )
+    router.metadata({"t"}, deadline=router.deadline(10_000))
+    cluster[1].push(MetadataRequest, *[lambda *asked: _without(cluster.metadata(*asked), "t")] * 5)
+    late = DeadlineExceededError("in vain")
+    late.__cause__ = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+    ranges = [planned(At(20), At(50))]
+    router.expect({"t"})
+    assert drop_deleted(router, ranges, late) == (ranges, [])
+    router.close()
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+def test_a_topic_is_not_deleted_because_another_one_of_the_task_is(cluster, router, short_wait, has_id):
+    """The offsets of the one that is deleted are asked for before the other one is."""
+    cluster.create("u", 1)
+    of_u, of_t = ((cluster.topic_ids[name].hex if has_id else None) for name in ("u", "t"))
+    del cluster.topic_ids["u"]
+    cluster[1].push(MetadataRequest, lambda *asked: _without(cluster.metadata(*asked), "t"))
+    deleted = OffsetRange(topic="u", partition=0, start=Earliest(), end=Latest(), topic_id=of_u)
+    found = bind_ranges(router, [deleted, planned(At(20), At(50), topic_id=of_t)], UNCOMMITTED)
+    assert spans(found) == [(20, 50)]
+    assert found.losses == (PartitionsDeleted(topic_partitions=frozenset({TopicPartition("u", 0)})),)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_task_goes_on_once_with_what_was_missing_until_a_moment_ago(router, monkeypatch, times):
+    refusals = [BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "until now")] * times
+    list_offsets = offset_binding.list_offsets
+
+    def answer(router, places, **how):
+        if refusals:
+            raise refusals.pop()
+        return list_offsets(router, places, **how)
+
+    monkeypatch.setattr(offset_binding, "list_offsets", answer)
+    if times == 1:
+        assert spans(bind_ranges(router, [planned(Earliest(), Latest())], UNCOMMITTED)) == [(20, 50)]
+    else:
+        with pytest.raises(BrokerError, match="until now"):
+            bind_ranges(router, [planned(Earliest(), Latest())], UNCOMMITTED)
+
+
+def _without(response, name):
+    return _with_error(response, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @pytest.mark.parametrize("noted", ["of the former topic", "without an id"])
@@ -416,71 +473,6 @@ def test_a_note_about_another_topic_does_not_end_the_wait_for_the_planned_one(
     assert (spans(found), found.losses) == ([(20, 50)], ())
 
 
-def test_a_topic_that_one_answer_of_its_own_wait_has_is_not_deleted(cluster, router):
-    """Its brokers differ, as one that restarts does not know it yet."""
-    missing = offset_binding.MissingPartitions(router, [planned(At(20), At(50))])
-    topic_id = cluster.topic_ids.pop("t")
-    unknown = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t")
-    for is_there in (False, True, False):
-        if is_there:
-            cluster.topic_ids["t"] = topic_id
-        else:
-            cluster.topic_ids.pop("t", None)
-        router.refresh({"t"}, router.deadline())
-        missing.look()
-    assert missing.deleted(unknown) == frozenset()
-    assert not router.was_deleted("t", None)
-
-
-def test_a_partition_that_is_missing_is_waited_for_once(router, monkeypatch, short_wait):
-    monkeypatch.setattr(offset_binding, "_wait_for", None)
-    ranges = [planned(Earliest(), Latest(), partition=p) for p in (0, 7)]
-    found = bind_ranges(router, ranges, UNCOMMITTED)
-    assert spans(found) == [(20, 50)]
-    assert found.losses == (PartitionsDeleted(topic_partitions=frozenset({TopicPartition("t", 7)})),)
-
-
-@pytest.mark.parametrize(
-    ("answers", "wait_ms", "gap_ms", "is_deleted"),
-    [
-        (3, 0, 60_000, True),
-        (2, 0, 60_000, False),
-        # An outage took the greater part of the time, or its end.
-        (4, 3_600_000, 60_000, False),
-        (4, 0, 0, False),
-    ],
-)
-def test_a_deadline_ends_the_wait_for_what_is_missing_but_not_after_few_answers_or_an_outage(
-    cluster, router, monkeypatch, answers, wait_ms, gap_ms, is_deleted
-):
-    """Its last attempt may have been cut short. Brokers that come back may not know the topic yet."""
-    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", wait_ms)
-    monkeypatch.setattr(retry_policy, "longest_gap_ms", lambda _: gap_ms)
-    missing = offset_binding.MissingPartitions(router, [planned(At(20), At(50)), planned(At(0), At(1), 1)])
-    del cluster.topic_ids["t"]
-    for _ in range(answers):
-        router.refresh({"t"}, router.deadline())
-        missing.look()
-    missing.look()  # no other answer
-    late = DeadlineExceededError("in vain")
-    late.__cause__ = NetworkError("no time was left")
-    assert missing.deleted(late) == ({TP, OTHER} if is_deleted else set())
-    assert not router.was_deleted("t", None)
-
-
-def test_a_deadline_that_left_time_for_a_single_answer_is_no_deadline_of_the_wait(
-    cluster, router, short_wait
-):
-    late = DeadlineExceededError("in vain")
-    late.__cause__ = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
-    del cluster.topic_ids["t"]
-    missing = offset_binding.MissingPartitions(router, ranges := [planned(At(20), At(50))])
-    router.refresh({"t"}, router.deadline())
-    there, loss = drop_deleted(router, ranges, late, missing)
-    assert (there, loss.topic_partitions) == ([], {TP})
-    assert len(cluster[1].requests(MetadataRequest)) >= offset_binding.ANSWERS_NEEDED
-
-
 @pytest.mark.parametrize("has_id", [True, False])
 def test_a_planned_topic_is_waited_for_as_one_that_exists(cluster, router, monkeypatch, has_id):
     monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 0)
@@ -497,24 +489,19 @@ def test_a_planned_topic_is_waited_for_as_one_that_exists(cluster, router, monke
 def test_only_what_is_missing_is_taken_for_deleted(cluster, router, short_wait):
     missing = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
     ranges = [planned(Earliest(), Latest()), planned(Earliest(), Latest(), partition=7)]
-    there, loss = drop_deleted(router, ranges, missing)
-    assert (there, loss) == (
-        ranges[:1],
-        PartitionsDeleted(topic_partitions=frozenset({TopicPartition("t", 7)})),
-    )
+    loss = PartitionsDeleted(topic_partitions=frozenset({TopicPartition("t", 7)}))
+    assert drop_deleted(router, ranges, missing) == (ranges[:1], [loss])
     in_vain = DeadlineExceededError("in vain")
     in_vain.__cause__ = BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "there")
     assert drop_deleted(router, ranges, in_vain)[0] == ranges[:1]
     del cluster.logs[OTHER]  # the router still knows it
     assert drop_deleted(router, [planned(At(0), At(1), partition=1)], missing)[0] == []
-    with pytest.raises(BrokerError, match="there: UNKNOWN_TOPIC"):
-        drop_deleted(router, ranges[:1], missing)
+    assert drop_deleted(router, ranges[:1], missing) == (ranges[:1], [])
     for code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.LEADER_NOT_AVAILABLE):
         cluster[1].push(
             MetadataRequest, lambda *asked, code=code: _with_error(cluster.metadata(*asked), "t", code)
         )
-        with pytest.raises(BrokerError, match="there: UNKNOWN_TOPIC"):
-            drop_deleted(router, ranges, missing)
+        assert drop_deleted(router, ranges, missing) == (ranges, [])
     late = DeadlineExceededError("no broker")
     late.__cause__ = NetworkError("refused")
     denied = BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "there")
