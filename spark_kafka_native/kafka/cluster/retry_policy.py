@@ -42,10 +42,10 @@ that is being started takes less.
 """
 SAY_AFTER_S = 3.0
 """First contact that takes longer is logged."""
-LONGEST_GAP_MS = 2_000
-"""Of the time between two answers without a topic at most this counts as time for which it was unknown (or
-twice the longest backoff, if that is longer). In an outage, or while brokers are silent, none answers, and
-those that come back may not know the topic yet.
+LEAST_GAPS = 3
+"""Of the time between two answers without a topic at most the whole wait divided by this counts as time for
+which it was unknown. In an outage, or while brokers are silent, none answers, and those that come back may
+not know the topic yet.
 """
 SAY_UNKNOWN_MS = 1_500
 """A topic that is unknown for longer is logged: its name may be misspelt."""
@@ -118,7 +118,6 @@ class RetryPolicy:
         self._unknown_ms = 0.0
         self._unknown_at: float | None = None
         """When the last answer without the topics came; None: since then there was another failure."""
-        self._longest_gap_ms = longest_gap_ms(config)
         self._say_unknown_at = Deadline.after_ms(SAY_UNKNOWN_MS, clock)
         self._said_unknown = False
         self._first_contact = not metadata.brokers
@@ -189,8 +188,8 @@ class RetryPolicy:
     def _wait_for_unknown(self, metadata: ClusterMetadata) -> bool:
         unknown = unknown_topics(metadata, self._topics)
         # Not only at the beginning: the first answer to an operation may have had them.
-        existed = self._deleted.existed(self._topics)
-        left_ms = (KNOWN_TOPIC_WAIT_MS if existed else NEW_TOPIC_WAIT_MS) - self._count_unknown()
+        wait_ms = KNOWN_TOPIC_WAIT_MS if self._deleted.existed(self._topics) else NEW_TOPIC_WAIT_MS
+        left_ms = wait_ms - self._count_unknown(wait_ms / LEAST_GAPS)
         if left_ms > 0 and unknown and self._say_unknown_at.expired and not self._said_unknown:
             self._said_unknown = True
             _LOG.warning(
@@ -199,20 +198,15 @@ class RetryPolicy:
             )  # fmt: skip
         return left_ms > 0
 
-    def _count_unknown(self) -> float:
+    def _count_unknown(self, longest_gap_ms: float) -> float:
         """Milliseconds for which the topics have been unknown, with this answer."""
         now = self._clock()
         if self._unknown_at is None:
             self._unknown_ms = 0.0
         else:
-            self._unknown_ms += min((now - self._unknown_at) * 1000, self._longest_gap_ms)
+            self._unknown_ms += min((now - self._unknown_at) * 1000, longest_gap_ms)
         self._unknown_at = now
         return self._unknown_ms
-
-
-def longest_gap_ms(config: ClientConfig) -> float:
-    """See `LONGEST_GAP_MS`."""
-    return max(LONGEST_GAP_MS, 2 * config.retry_backoff_max_ms)
 
 
 def unknown_topics(metadata: ClusterMetadata, topics: Iterable[str]) -> set[str]:

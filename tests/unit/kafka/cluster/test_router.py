@@ -879,15 +879,33 @@ class Wait:
         return goes_on
 
 
-@pytest.mark.parametrize("backoff_ms", [1_000, 2_000])
-def test_time_without_answers_is_no_part_of_the_wait_for_a_topic(backoff_ms: int) -> None:
+@pytest.mark.parametrize("backoff_ms", [1_000, 60_000])
+@pytest.mark.parametrize("existed", [False, True])
+def test_time_without_answers_is_a_third_of_the_wait_for_a_topic_at_most(
+    existed: bool, backoff_ms: int
+) -> None:
     """What the operation itself asks may outlast an outage, or a silent network, without a failure."""
     wait = Wait(retry_backoff_max_ms=backoff_ms)
+    limit_s = LIMIT_S
+    if existed:
+        wait.deleted.expect({"a"})
+        limit_s = retry_policy.KNOWN_TOPIC_WAIT_MS / 1000
     assert wait.goes_on_for(0)
     wait.now += 3_600
-    counted_s = 2 * backoff_ms / 1000
-    assert wait.goes_on_for(LIMIT_S - counted_s - 0.1)
+    assert wait.goes_on_for(limit_s * 2 / 3 - 0.1)
     assert not wait.goes_on_for(0.2)
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_topic_is_not_given_up_before_the_fourth_answer(existed: bool) -> None:
+    """With a long backoff, too: one answer may be that of a broker that lags behind."""
+    wait = Wait()
+    if existed:
+        wait.deleted.expect({"a"})
+    for _ in range(3):
+        assert wait.goes_on_for(0)
+        wait.now += 3_600
+    assert not wait.goes_on_for(0)
 
 
 def test_a_topic_that_the_first_answer_to_an_operation_has_is_waited_for_as_one_that_existed() -> None:
