@@ -224,6 +224,8 @@ class TopicAdmin(AdminFamily):
         latest = dict.fromkeys((tp for tp in wanted if tp not in ends), OffsetAt.LATEST)
         failed: dict[TopicPartition, KafkaError] = {}
         if latest:
+            # With the whole time: a lost answer to this is no failed round.
+            self._router.metadata({tp.topic for tp in latest}, deadline=limit)
             found, failed = offsets.try_offsets(
                 self._router, latest, IsolationLevel.READ_UNCOMMITTED, limit.within_ms(timeout_ms)
             )

@@ -579,6 +579,17 @@ def test_what_is_written_after_a_lost_answer_is_not_deleted() -> None:
         assert asked == [2, 2]
 
 
+@pytest.mark.parametrize("offset", [1, -1])
+def test_records_are_deleted_after_a_lost_answer_about_the_topics(offset: int) -> None:
+    with MockBroker() as broker:
+        broker.create_topic("a")
+        broker.append("a", ["0"])
+        broker.on("DeleteRecords", times=None).reply(records_deleted)
+        broker.on("Metadata", times=1).ignore()
+        with Admin(broker.bootstrap_servers, request_timeout_ms=2_000) as admin:
+            assert admin.delete_records({A0: offset}) == {A0: 1}
+
+
 def test_offsets_are_reset_to_any_place_of_the_partition(cluster: ScriptedCluster, admin: Admin) -> None:
     cluster.logs[A0].append([b"0", b"1", b"2"])
     for offset in (0, 3):
