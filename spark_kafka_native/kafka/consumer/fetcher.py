@@ -18,7 +18,6 @@ from uuid import UUID
 
 from ..cluster.router import Router
 from ..config.client_config import ConsumerConfig
-from ..error_code import UNKNOWN_TOPIC
 from ..errors import BrokerError, CorruptRecordError, KafkaError, ProtocolError
 from ..model import TopicPartition
 from ..network.connection import Connection
@@ -320,10 +319,7 @@ class FetchRun:
         return woken or (deadline is not None and deadline.expired)
 
     def _raise_broken(self) -> None:
-        for tp, error in self.broken().items():
-            is_deleted = isinstance(error, BrokerError) and error.error_code in UNKNOWN_TOPIC
-            if is_deleted and self._states[tp].existed:
-                self._router.note_deleted({tp.topic: self._states[tp].topic_id})
+        for error in self.broken().values():
             raise error
 
     def _apply_outcomes(self, outcomes: Collection[Outcome]) -> None:
