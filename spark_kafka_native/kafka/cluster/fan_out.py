@@ -10,12 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from ..errors import AuthenticationError, ClientClosedError, KafkaError
+from ..errors import AuthenticationError, ClientClosedError, KafkaError, NetworkError
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.pending_response import PendingResponse
+from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline
+from .metadata import ClusterMetadata, topics_named
 from .router import Router
 
 P = TypeVar("P")
@@ -142,6 +144,28 @@ def ask_every_broker(
     retry = partial(router.retry, what=what, deadline=deadline, between=refresh)
     found, failures = _ask_each(retry, wanted, ask, give_up_after_ms)
     return [one for node_id in wanted for one in found.get(node_id, ())], failures
+
+
+def metadata_of_each_broker(
+    router: Router, topics: Collection[str], *, deadline: Deadline, give_up_after_ms: float
+) -> list[ClusterMetadata]:
+    """What each broker knows about ``topics``: that one knows nothing may mean that it lags behind.
+
+    Brokers that have not answered after ``give_up_after_ms`` are left out if any has.
+    """
+    names = sorted(topics)
+    asked = [MetadataRequestTopic(name=name) for name in names]
+    request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+
+    def read(node_id: int, response: MetadataResponse) -> list[ClusterMetadata]:
+        if not response.brokers:
+            raise NetworkError(f"broker {node_id}, just started, names no brokers yet, and maybe no topics")
+        return [ClusterMetadata().updated(response, names)]
+
+    what = f"asking each broker for {topics_named(names)}"
+    return ask_every_broker(
+        router, request, read, what=what, deadline=deadline, give_up_after_ms=give_up_after_ms
+    )[0]
 
 
 def ask_each_partition(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import Final, assert_never
 from uuid import UUID
 
 from ....kafka.cluster import retry_policy
+from ....kafka.cluster.fan_out import metadata_of_each_broker
 from ....kafka.cluster.metadata import ClusterMetadata, topics_named
 from ....kafka.cluster.offsets import list_bounds, list_offsets
 from ....kafka.cluster.recreated_topics import find_recreated
@@ -38,6 +39,11 @@ from ..data_loss import (
     is_about_missing_partition,
 )
 from ..offset_range import At, Earliest, FirstAtOrAfter, Inner, OffsetRange, fixed_offset, is_open
+
+OUTAGES_MS: Final = 60_000
+"""The time that outages may add to a wait for missing partitions."""
+SILENT_MS: Final = 5_000
+"""How long brokers that do not answer are asked for a partition that the others do not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +116,15 @@ def _drop_noted(router: Router, ranges: Sequence[OffsetRange]) -> tuple[list[Off
 
 
 def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicPartition]:
-    """The partitions that all answers of a full wait lack. An error is about one partition, and a single
-    answer may be that of a broker that does not know the others yet. Nor does a deadline of the task say
-    that they are deleted, so it does not end the wait.
+    """The partitions that all answers of a full wait lack, and at its end all brokers. An error is about one
+    partition, and one broker, which may give all of these answers, may not know the others yet. Nor does a
+    deadline of the task say that they are deleted, so it does not end the wait.
 
     There is none for topics that were waited for before, if the first answer lacks them.
     """
     topics = {one.topic for one in ranges}
     missing = {one.topic_partition for one in ranges}
-    deadline = Deadline.after_ms(3 * retry_policy.KNOWN_TOPIC_WAIT_MS)
+    deadline = Deadline.after_ms(retry_policy.KNOWN_TOPIC_WAIT_MS + OUTAGES_MS)
 
     def look() -> None:
         now = router.snapshot
@@ -133,6 +139,8 @@ def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicP
     except BrokerError as error:
         if not is_about_missing_partition(error):
             raise
+        answers = metadata_of_each_broker(router, topics, deadline=deadline, give_up_after_ms=SILENT_MS)
+        missing.intersection_update(*(_missing(one, ranges) for one in answers))
         # Each task asks anew: one wait in a process is enough.
         gone = (one for one in ranges if one.topic_partition in missing)
         router.note_deleted({one.topic: one.topic_uuid for one in gone})

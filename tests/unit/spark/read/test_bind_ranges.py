@@ -2,11 +2,12 @@
 
 import time
 from dataclasses import replace
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
 from support.brokers.planning_cluster import PlanningCluster
-from support.brokers.scripted_broker import properties
+from support.brokers.scripted_broker import ScriptedCluster, properties
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.offsets import list_offsets
@@ -418,6 +419,45 @@ def test_a_deadline_of_the_task_does_not_end_the_wait_for_what_is_missing(cluste
     router.expect({"t"})
     assert drop_deleted(router, ranges, late) == (ranges, [])
     router.close()
+
+
+def test_a_topic_that_another_broker_knows_is_not_deleted(short_wait):
+    """The one that the task is connected to, which all answers of its wait come from, may lag for long."""
+    with ScriptedCluster(2) as cluster:
+        cluster.create("t", 1, leader=2)
+        cluster[1].on(MetadataRequest, lambda *asked: _without(cluster.metadata(*asked), "t"))
+        router = Router(ClientConfig.from_properties(properties(cluster[1].address)))
+        ranges = [planned(At(20), At(50), topic_id=cluster.topic_ids["t"].hex)]
+        router.expect({"t"})
+        unknown = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+        assert drop_deleted(router, ranges, unknown) == (ranges, [])
+        assert not router.was_deleted("t", ranges[0].topic_uuid)
+        router.close()
+
+
+def test_a_broker_that_is_down_does_not_keep_a_topic_from_being_deleted(monkeypatch, short_wait):
+    monkeypatch.setattr(offset_binding, "SILENT_MS", 1_000)
+    with ScriptedCluster(2) as cluster:
+        cluster.create("t", 1, leader=2)
+        router = Router(ClientConfig.from_properties(properties(cluster[1].address)))
+        ranges = [planned(At(20), At(50), topic_id=cluster.topic_ids["t"].hex)]
+        router.metadata({"t"})
+        del cluster.topic_ids["t"]
+        cluster[2].stop()
+        unknown = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+        loss = PartitionsDeleted(topic_partitions=frozenset({TP}))
+        assert drop_deleted(router, ranges, unknown) == ([], [loss])
+        assert router.was_deleted("t", ranges[0].topic_uuid)
+        router.close()
+
+
+def test_an_error_that_is_about_something_else_ends_the_wait(cluster, router, monkeypatch):
+    del cluster.topic_ids["t"]
+    denied = BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "Metadata")
+    monkeypatch.setattr(router, "retry", Mock(side_effect=denied))
+    monkeypatch.setattr(router, "metadata", Mock())
+    with pytest.raises(BrokerError, match="Metadata: CLUSTER_AUTHORIZATION_FAILED"):
+        drop_deleted(router, [planned(At(20), At(50))], BrokerError(ErrorCode.UNKNOWN_TOPIC_ID, "there"))
 
 
 @pytest.mark.parametrize("has_id", [True, False])
