@@ -138,10 +138,13 @@ class Membership(ABC):
 
     # The caller's thread.
 
-    def poll_begins(self) -> None:
-        """The caller is in a poll."""
-        self._away_since = None
-        self._too_slow = False
+    def poll_begins(self) -> bool:
+        """The caller is in a poll. Returns True if the member's thread has waited for that."""
+        # A change that an interrupt has ended would keep it from joining. If it is still due, it begins anew.
+        held_up = self._too_slow or self._applying is not None
+        self._away_since, self._applying = None, None
+        self._losing, self._too_slow = self.losing, False
+        return held_up
 
     def poll_ends(self, now: float) -> None:
         """The caller leaves the poll to process records; the max poll interval begins."""

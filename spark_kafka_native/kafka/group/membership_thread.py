@@ -85,9 +85,8 @@ class MembershipThread:
     def poll_begins(self) -> None:
         """As `Membership.poll_begins`."""
         with self._lock:
-            was_too_slow = self._membership.too_slow
-            self._membership.poll_begins()
-        if was_too_slow:
+            held_up = self._membership.poll_begins()
+        if held_up:
             self.wake()
 
     def poll_ends(self) -> None:

@@ -419,6 +419,45 @@ def test_a_member_that_nobody_reads_for_stops_trying_to_join() -> None:
     assert isinstance(asked(membership, 302.0), JoinGroupRequest)
 
 
+def test_a_change_that_an_interrupt_has_ended_does_not_keep_it_from_joining() -> None:
+    """Unless a change is due, the caller begins none: the group waited for this member."""
+    membership = stable(cooperative=True)
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
+    asked(membership, 3.0)
+    membership.answered(joined(2, protocol_name="cooperative-sticky"), 3.0)
+    asked(membership, 3.0)
+    membership.answered(synced(A0), 3.0)
+    assert membership.begin() == Change(revoked=frozenset([A1]))
+    asked(membership, 6.0)
+    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 6.0)
+    assert membership.change() is None
+    assert isinstance(membership.next(6.0), Wait)
+    assert membership.poll_begins()
+    assert isinstance(asked(membership, 6.0), JoinGroupRequest)
+    assert not membership.poll_begins()
+
+
+def test_an_assignment_that_an_interrupt_has_ended_and_that_was_lost_says_nothing_of_the_next() -> None:
+    membership = member()
+    asked(membership)
+    membership.answered(joined(1), 0.0)
+    asked(membership)
+    membership.answered(synced(A0), 0.0)
+    assert membership.begin() == Change(assigned=frozenset([A0]))
+    asked(membership, 3.0)
+    membership.answered(heartbeat(ErrorCode.UNKNOWN_MEMBER_ID), 3.0)
+    membership.poll_begins()
+    asked(membership, 4.0)
+    membership.answered(joined(2), 4.0)
+    asked(membership, 4.0)
+    membership.answered(synced(A0), 4.0)
+    change = membership.begin()
+    assert change == Change(assigned=frozenset([A0]))
+    membership.applied(change)
+    assert not membership.losing
+
+
 def test_an_answer_that_waited_for_a_sleeping_process_is_as_old_as_its_question() -> None:
     membership = stable()
     membership.poll_begins()
