@@ -364,15 +364,17 @@ class Progress:
 
     def committed(self, offsets: Offsets, places: Places) -> None:
         """The coordinator has committed them; they had these `places` when that was asked for. It says
-        nothing about a partition that was moved meanwhile, or of which records were given back: commits may
-        go back there.
+        nothing about the new place of a partition that was moved meanwhile, or about records that were given
+        back: commits may go back there.
         """
         with self._lock:
             for topic_partition, offset in offsets.items():
-                partition = self._partitions.get(topic_partition)
+                # After a `seek`, the former object still judges commits that were submitted before it.
+                partition = self._judged_by(topic_partition, places)
                 if partition is None or partition is not places[topic_partition][0]:
                     continue
                 if offset <= partition.handed_out:
                     partition.committed, partition.unsettled = offset, None
-                    if (reset := self._resets.get(topic_partition)) is not None:
+                    is_now = partition is self._partitions[topic_partition]
+                    if is_now and (reset := self._resets.get(topic_partition)) is not None:
                         reset.back = None  # the group has none of before any more

@@ -153,6 +153,19 @@ def test_a_commit_that_a_seek_overtakes_is_sent(group: ScriptedGroup, gate: thre
             consumer.commit(records[2])
 
 
+def test_a_commit_that_a_seek_overtakes_does_not_go_back(group: ScriptedGroup, gate: threading.Event) -> None:
+    """The first of the two has completed."""
+    with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
+        records = read_all(consumer)
+        asked = [consumer.commit_async(records[at]) for at in (0, 2, 1)]
+        wait_until("one is on its way", lambda: group.cluster[1].requests(OffsetCommitRequest))
+        consumer.seek(A0, 1)
+        gate.set()
+        for commit in asked:
+            commit.result(WITHIN_S)
+        assert group.committed == {A0: 3}
+
+
 def test_a_commit_that_a_seek_overtakes_does_not_stand_for_later_ones(
     group: ScriptedGroup, gate: threading.Event
 ) -> None:

@@ -54,6 +54,18 @@ def test_a_commit_from_before_a_seek_says_nothing_of_what_comes_after() -> None:
     assert progress.ahead({A0: 12}) == {A0: 12}
 
 
+def test_of_two_commits_from_before_a_seek_the_second_does_not_go_back() -> None:
+    progress = Progress()
+    progress.begin(A0, 0, None)
+    progress.handed_out(A0, 0, 50)
+    places = progress.places({A0: 50})
+    for offset in (90, 10):
+        progress.sought(A0, offset)
+    progress.committed({A0: 50}, places)
+    assert progress.ahead({A0: 20}, places) == {}
+    assert progress.ahead({A0: 10}) == {A0: 10}
+
+
 def test_a_commit_from_before_a_seek_may_say_what_it_might_then() -> None:
     progress = Progress()
     progress.begin(A0, 0, None)
