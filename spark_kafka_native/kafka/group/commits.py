@@ -683,19 +683,13 @@ class Commits:
         return wanted
 
     def for_transaction(
-        self, records: Iterable[Record], offsets: Offsets | None, in_work: Offsets | None = None
+        self, records: Iterable[Record], offsets: Offsets | None, in_work: Callable[[], Offsets] = dict
     ) -> dict[TopicPartition, int]:
         """As `wanted`, for a transaction that commits them. Raises `CommitFailedError` once if a partition
         was taken away after some of its records were handed out and not committed; and, without records or
         offsets, for records ``in_work``: the transaction may contain their results, or not.
         """
         self._raise_if_dropped()
-        if not records and not offsets and in_work:
-            raise CommitFailedError(
-                f"{partitions_named(in_work)}: the last records may be in work as the consumer is closed, in "
-                "another thread or where an exception or a signal has come in between, and the transaction "
-                "may have results of them: abort it, or name the offsets to commit"
-            )
         if not records and offsets is None and (lost := self.progress.uncommitted(self._cut_back)):
             # Without their offsets, the results of records that are left would count once more.
             raise _of_lost_records(lost)
@@ -707,6 +701,13 @@ class Commits:
         if undecided:
             raise _undecided(undecided)
         self._raise_if_dropped()  # again: another thread may be closing the consumer
+        # Only now, too: it may have given the records back before `wanted` was looked up.
+        if not records and not offsets and (undone := in_work()):
+            raise CommitFailedError(
+                f"{partitions_named(undone)}: the last records may be in work as the consumer is closed, in "
+                "another thread or where an exception or a signal has come in between, and the transaction "
+                "may have results of them: abort it, or name the offsets to commit"
+            )
         self.progress.given_to_transaction(wanted)
         return wanted
 

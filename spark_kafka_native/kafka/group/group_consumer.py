@@ -429,7 +429,7 @@ class GroupConsumer:
         """
         self._check_open()
         given, offsets = _named(records, offsets)
-        return self._commits.for_transaction(given, offsets, self._in_work())
+        return self._commits.for_transaction(given, offsets, self._in_work)
 
     @closed_late
     def group_metadata(self) -> GroupMembership:

@@ -1439,6 +1439,38 @@ def test_a_transaction_of_another_thread_has_the_offsets_of_its_records_when_an_
     assert found == [{A0: 3}, {A0: 2}]
 
 
+def test_a_transaction_of_another_thread_does_not_go_back_where_an_interrupt_closes_the_consumer_within_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that reads gives the records back just before the offsets are looked up."""
+    ended = threading.Event()
+    consumer = make(A0, enable_auto_commit=False, on_revoked=lambda *_: ended.wait(60))
+    prefetch(consumer, A0)
+    commits = parts_of(consumer).commits
+    wanted, looks, is_back = commits.wanted, threading.Event(), threading.Event()
+
+    def look_up(*given: Any) -> dict[TopicPartition, int]:
+        looks.set()
+        assert is_back.wait(60)
+        return wanted(*given)
+
+    monkeypatch.setattr(commits, "wanted", look_up)
+    give_up = parts_of(consumer).rebalance.give_up
+
+    def then_give_up(owned: frozenset[TopicPartition]) -> None:
+        is_back.set()
+        give_up(owned)
+
+    monkeypatch.setattr(parts_of(consumer).rebalance, "give_up", then_give_up)
+    with ThreadPoolExecutor(1) as pool:
+        assert len(consumer.poll(60)) == 3
+        ending = pool.submit(consumer.offsets_to_commit)
+        ending.add_done_callback(lambda _: ended.set())
+        assert looks.wait(60)
+        close_by(consumer, "an exception")
+        assert isinstance(ending.exception(60), CommitFailedError)
+
+
 def test_another_thread_does_not_work_on_records_that_it_has_gone_back_before(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
