@@ -41,6 +41,8 @@ from .progress import Offsets, Places, Progress
 _LOG = logging.getLogger("spark_kafka_native.group")
 
 TopicIds = Mapping[TopicPartition, UUID]
+Spans = Mapping[TopicPartition, tuple[int, int]]
+"""For each partition where some records begin, and the next offset after them."""
 
 METADATA_MS = 1_000
 """How long a commit waits for the topic ids of now."""
@@ -652,10 +654,11 @@ class Commits:
     # Explicit commits and transactions.
 
     def wanted(
-        self, records: Iterable[Record], offsets: Offsets | None = None, in_work: Offsets | None = None
+        self, records: Iterable[Record], offsets: Offsets | None = None, in_work: Spans | None = None
     ) -> dict[TopicPartition, int]:
         """The offsets that `GroupConsumer.commit` with these arguments commits: without records or offsets,
-        none behind those ``in_work``, nor of partitions of which a transaction may have committed these.
+        none behind those ``in_work``, nor of partitions of which a transaction may have committed these, or
+        a `seek` has passed all of them.
         Raises `CommitFailedError` if one of them must not be committed.
         """
         wanted = {tp: checked_offset(offset) for tp, offset in (offsets or {}).items()}
@@ -664,10 +667,16 @@ class Commits:
             wanted[tp] = max(wanted.get(tp, 0), record.offset + 1)
         if not records and offsets is None:
             wanted = self.reached(self._begun)
-            undone = self.progress.allowed(in_work or {})
+            in_work = in_work or {}
+            undone = self.progress.allowed({tp: begin for tp, (begin, _) in in_work.items()})
             wanted |= {tp: min(at, wanted[tp]) for tp, at in undone.items() if tp in wanted}
-            for tp in self.progress.given_beyond(undone):  # the transaction may have committed them
-                wanted.pop(tp, None)
+            left_out = self.progress.given_beyond(undone)  # the transaction may have committed them
+            if not self._enabled:  # else those before a `seek` are done
+                passed = {
+                    tp for tp, (_, end) in in_work.items() if tp not in undone and wanted.get(tp, 0) >= end
+                }
+                left_out |= self.progress.uncommitted(passed)
+            wanted = {tp: offset for tp, offset in wanted.items() if tp not in left_out}
         elif outdated := self.recreated & wanted.keys():
             raise _of_former(outdated)
         elif cut := [tp for tp, one in self._reader.truncated.items() if wanted.get(tp, 0) > one.end_offset]:
@@ -683,7 +692,7 @@ class Commits:
         return wanted
 
     def for_transaction(
-        self, records: Iterable[Record], offsets: Offsets | None, in_work: Callable[[], Offsets] = dict
+        self, records: Iterable[Record], offsets: Offsets | None, in_work: Callable[[], Spans] = dict
     ) -> dict[TopicPartition, int]:
         """As `wanted`, for a transaction that commits them. Raises `CommitFailedError` once if a partition
         was taken away after some of its records were handed out and not committed; and, without records or

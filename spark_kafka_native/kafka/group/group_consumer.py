@@ -551,14 +551,14 @@ class GroupConsumer:
     ) -> None:
         self._close_now_or_late(done=error is None)
 
-    def _in_work(self) -> dict[TopicPartition, int]:
-        """Where the records begin that another thread may be working on, if this one closes the consumer; or
-        this thread, if an exception or a signal handler closes it.
+    def _in_work(self) -> dict[TopicPartition, tuple[int, int]]:
+        """The records that another thread may be working on, if this one closes the consumer; or this thread,
+        if an exception or a signal handler closes it.
         """
         taken = self._taken
         if not self._rebalance.leaving or taken is None or self._last_reader is threading.current_thread():
             return {}
-        return {tp: from_offset for tp, from_offset, _ in _spans(taken)}
+        return {tp: (from_offset, next_offset) for tp, from_offset, next_offset in _spans(taken)}
 
     # Within a read.
 

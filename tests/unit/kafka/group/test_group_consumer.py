@@ -1361,6 +1361,28 @@ def test_a_commit_does_not_go_back_before_a_transaction_with_the_records_in_work
     assert committed == [{A1: 0}]
 
 
+@pytest.mark.parametrize("reader", ["this thread", "another thread"])
+@pytest.mark.parametrize(("sought", "commits"), [(40, {A1: 0}), (3, {A1: 0}), (2, {A0: 2, A1: 0})])
+def test_a_commit_does_not_pass_records_in_work_that_a_seek_has_passed(
+    make: Make, monkeypatch: pytest.MonkeyPatch, reader: str, sought: int, commits: Offsets
+) -> None:
+    """The caller skips the rest of a backlog, and then works on what it has read. One that goes back to a
+    record, to do it again, has done those before.
+    """
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    consumer = make(
+        A0, A1, enable_auto_commit=False, on_revoked=lambda consumer, _: consumer.commit_async().result(60)
+    )
+    found = asked(consumer)
+    prefetch(consumer, A0)
+    with ThreadPoolExecutor(1) as pool:
+        records = consumer.poll(60) if reader == "this thread" else pool.submit(consumer.poll, 60).result()
+        assert len(records) == 3
+        consumer.seek(A0, sought)
+        close_by(consumer, "an exception")
+    assert found == [commits]
+
+
 def close_by(consumer: GroupConsumer, closer: str) -> None:
     """Close it by an exception at the end of its block, or in a signal's handler."""
     if closer == "an exception":
