@@ -521,7 +521,7 @@ class GroupConsumer:
             # So that neither the last commit nor one in on_revoked contains the records.
             self._commits.queue.drain(self._rebalance.leave_deadline())
             self._last_reader = None  # first: a transaction without their offsets may contain their results
-            self._give_back()
+            self._give_back(had=True)
         self._rebalance.give_up(owned)
 
     def _await_other_reader(self) -> None:
@@ -609,16 +609,17 @@ class GroupConsumer:
         if self._undelivered is not None:
             self._give_back()
 
-    def _give_back(self) -> None:
-        """Hand out again what the caller did not get, or is not done with, for example after an interrupt.
-        Not where the caller has moved the partition itself."""
-        if self._taken is None:
+    def _give_back(self, *, had: bool = False) -> None:
+        """Hand out again what the caller did not get, or ``had`` and is not done with, for example after an
+        interrupt. Not where the caller has moved the partition itself."""
+        taken = self._taken  # another thread may end a transaction with them
+        if taken is None:
             return
         progress = self._commits.progress
         counted = progress.counted - self._counted  # an interrupt may have come before the rest
-        for at, (tp, from_offset, _) in enumerate(_spans(self._taken)):
+        for at, (tp, from_offset, _) in enumerate(_spans(taken)):
             if self._reader.give_back(tp, from_offset) and at < counted:
-                progress.given_back(tp, from_offset)
+                progress.given_back(tp, from_offset, had=had)
 
     def _check_open(self) -> None:
         self._reader.check_process()

@@ -34,9 +34,17 @@ class _Partition:
     """True if the caller has chosen ``start``."""
     kept: int | None = None
     """An offset from before the last `seek` that may be committed, too."""
+    had: int = 0
+    """Where the records end that the caller had before `close` gave them back: those that are done may be
+    committed by name."""
     unsettled: int | None = None
     """Where records begin that were neither committed nor given, from before reading went back or was moved;
     None if there are none."""
+
+    @property
+    def end(self) -> int:
+        """The last offset that may be committed."""
+        return max(self.handed_out, self.had)
 
     @property
     def uncommitted_from(self) -> int | None:
@@ -191,7 +199,7 @@ class Progress:
     def _allows(partition: _Partition | None, offset: int) -> bool:
         if partition is None:
             return False
-        return partition.start <= offset <= partition.handed_out or offset == partition.kept
+        return partition.start <= offset <= partition.end or offset == partition.kept
 
     def _judged_by(self, topic_partition: TopicPartition, places: Places) -> _Partition | None:
         """A partition as it was at these `places`, if the caller has only sought since, else as it is now."""
@@ -210,13 +218,15 @@ class Progress:
                 if (partition := self._partitions.get(topic_partition)) and position != partition.start
             }
 
-    def given_back(self, topic_partition: TopicPartition, offset: int) -> None:
+    def given_back(self, topic_partition: TopicPartition, offset: int, *, had: bool = False) -> None:
         """Records from ``offset`` on did not reach the caller, although they count as handed out; they will
-        be handed out again.
+        be handed out again. If the caller ``had`` them, those that are done may still be committed.
         """
         with self._lock:
             partition = self._partitions.get(topic_partition)
             if partition is not None:
+                if had:
+                    partition.had = partition.end
                 partition.handed_out = max(partition.start, min(partition.handed_out, offset))
 
     def sought(self, topic_partition: TopicPartition, offset: int, kept: int | None = None) -> None:
@@ -326,12 +336,12 @@ class Progress:
                     if partition.sought:
                         raise CommitFailedError(
                             f"{topic_partition}: offset {offset} was not committed, as since the last seek "
-                            f"only offsets {partition.start} to {partition.handed_out} were read; commit "
+                            f"only offsets {partition.start} to {partition.end} were read; commit "
                             "the records before it first"
                         )
                     raise CommitFailedError(
                         f"{topic_partition}: offset {offset} was not committed, as since the partition was "
-                        f"assigned only offsets {partition.start} to {partition.handed_out} were read; the "
+                        f"assigned only offsets {partition.start} to {partition.end} were read; the "
                         "record is of an earlier assignment, and others may have gone on since"
                     )
 
@@ -373,7 +383,7 @@ class Progress:
                 partition = self._judged_by(topic_partition, places)
                 if partition is None or partition is not places[topic_partition][0]:
                     continue
-                if offset <= partition.handed_out:
+                if offset <= partition.end:
                     partition.committed, partition.unsettled = offset, None
                     is_now = partition is self._partitions[topic_partition]
                     if is_now and (reset := self._resets.get(topic_partition)) is not None:

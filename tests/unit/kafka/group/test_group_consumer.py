@@ -1420,6 +1420,36 @@ def test_a_transaction_does_not_leave_out_the_records_in_work_when_an_interrupt_
 
 
 @pytest.mark.parametrize("closer", ["an exception", "a handler"])
+@pytest.mark.parametrize("auto", [False, True])
+def test_records_that_are_done_may_be_named_in_on_revoked_when_an_interrupt_closes_the_consumer(
+    make: Make, monkeypatch: pytest.MonkeyPatch, closer: str, auto: bool
+) -> None:
+    """The others are given back; `commit` without arguments contains none of them."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
+    records: list[Record] = []
+    refusal = "since the partition was assigned only offsets 0 to 3 were read"
+
+    def revoked(consumer: GroupConsumer, _: object) -> None:
+        consumer.commit_async()
+        consumer.commit_async(records[0])
+        consumer.commit_async(records[:2])
+        consumer.commit_async(offsets={A0: 3})
+        with pytest.raises(CommitFailedError, match=refusal):
+            consumer.commit_async(offsets={A0: 4})
+        if not auto:
+            assert consumer.offsets_to_commit(*records[:2]) == {A0: 2}
+
+    consumer = make(A0, enable_auto_commit=auto, auto_commit_interval_ms=600_000, on_revoked=revoked)
+    found = asked(consumer)
+    prefetch(consumer, A0)
+    records += consumer.poll(60)
+    assert len(records) == 3
+    close_by(consumer, closer)
+    assert found[-4:] == [{A0: 0}, {A0: 1}, {A0: 2}, {A0: 3}]
+    assert len(found) == 4 or found[0] == {A0: 0}
+
+
+@pytest.mark.parametrize("closer", ["an exception", "a handler"])
 def test_a_transaction_that_was_committed_leaves_nothing_in_work(
     make: Make, monkeypatch: pytest.MonkeyPatch, closer: str
 ) -> None:

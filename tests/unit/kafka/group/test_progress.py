@@ -127,6 +127,22 @@ def test_what_is_given_back_is_no_reset() -> None:
     assert progress.ahead({A0: 8}) == {A0: 8}
 
 
+def test_records_that_the_caller_had_before_they_were_given_back_may_be_named() -> None:
+    progress = Progress()
+    progress.begin(A0, 5, 5)
+    progress.handed_out(A0, 5, 9)
+    for _ in range(2):
+        progress.given_back(A0, 6, had=True)
+    for offset in (5, 6, 9):
+        progress.check({A0: offset})
+    with pytest.raises(CommitFailedError, match="only offsets 5 to 9 were read"):
+        progress.check({A0: 10})
+    progress.committed({A0: 8}, progress.places({A0: 8}))
+    assert progress.ahead({A0: 6}) == {}
+    progress.drop([A0])
+    assert progress.take_dropped_uncommitted() == frozenset()
+
+
 @pytest.mark.parametrize(
     ("offset", "first", "last"),
     [(12, 5, 9), (9, 5, 9), (7, 5, 7), (5, 5, 5), (3, 5, 5)],
