@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from ..cluster.coordinators import ask_coordinator, find_coordinator
+from ..cluster.coordinators import find_coordinator
 from ..cluster.metadata import ClusterMetadata, topics_named
 from ..cluster.router import CoordinatorKey, Router
 from ..error_code import ErrorCode
-from ..errors import BrokerError, DeadlineExceededError, KafkaError, RequestTimedOutError
+from ..errors import BrokerError, DeadlineExceededError, KafkaError, NetworkError, RequestTimedOutError
 from ..network.connection import Connection
 from ..protocol.message import Request
 from ..runtime.deadline import Deadline
@@ -159,13 +159,20 @@ class MembershipThread:
                 self._leave(request, deadline)
 
     def _leave(self, request: Request[Any], deadline: Deadline) -> None:
-        """A coordinator that has moved, or is not there yet, is asked again: until the session ends, no other
-        member would get the partitions. One that does not answer is not: the request may have come through.
+        """A coordinator that has moved, has shut down, or is not there yet, is asked again: until the session
+        ends, no other member would get the partitions. One that does not answer is not: the request may have
+        come through.
         """
         group_id, client = self._membership.rules.group_id, self._router.config
 
         def ask() -> None:
-            code = ask_coordinator(self._router, self._key, request, deadline).error_code
+            node_id = find_coordinator(self._router, self._key, deadline)
+            try:
+                self._router.connection(node_id, deadline)
+            except NetworkError:  # nothing was sent; where no broker is left, the look-up ends it
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            else:
+                code = self._router.send_to(node_id, request, deadline).error_code
             if code:
                 raise BrokerError(code, f"leaving group {group_id}", operation="Read")
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.brokers.scripted_broker import ScriptedCluster
 from support.brokers.scripted_group import ScriptedGroup
+from support.consumer.reading import wait_until
 from support.waiting import eventually
 
 from spark_kafka_native.kafka import GroupConsumer
@@ -314,3 +315,30 @@ def test_a_member_leaves_though_its_coordinator_has_moved_or_is_loading(
         ) as consumer:
             assert consumer.fetch_record(WITHIN_S) is not None
         assert left == leaves_at
+
+
+@pytest.mark.parametrize("protocol", GroupProtocol)
+def test_a_member_leaves_though_the_broker_of_its_coordinator_has_shut_down(
+    monkeypatch: pytest.MonkeyPatch, protocol: GroupProtocol
+) -> None:
+    """In a rolling restart: another broker has the group by now."""
+    monkeypatch.setattr(rebalance, "LEAVE_MS", 1_000 * WITHIN_S)
+    with ScriptedCluster(2) as cluster:
+        cluster.create("a", leader=2)
+        group = ScriptedGroup(cluster, [A0])
+        cluster.logs[A0].append([b"x"])
+        with GroupConsumer(
+            cluster.bootstrap_servers,
+            "a",
+            "g",
+            group_protocol=protocol,
+            enable_auto_commit=False,
+            heartbeat_interval_ms=10_000,
+        ) as consumer:
+            assert consumer.fetch_record(WITHIN_S) is not None
+            group.coordinator = 2
+            cluster[1].stop_listening()
+            cluster[1].hang_up()
+            wait_until("its connection has ended", lambda: consumer._router.ready(1) is None)
+        leaves = [one for one in cluster[2].requests(ConsumerGroupHeartbeatRequest) if one.member_epoch < 0]
+        assert len(leaves) + len(cluster[2].requests(LeaveGroupRequest)) == 1
