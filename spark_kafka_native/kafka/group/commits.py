@@ -657,9 +657,8 @@ class Commits:
         self, records: Iterable[Record], offsets: Offsets | None = None, in_work: Spans | None = None
     ) -> dict[TopicPartition, int]:
         """The offsets that `GroupConsumer.commit` with these arguments commits: without records or offsets,
-        none behind those ``in_work``, nor of partitions of which a transaction may have committed these, or
-        a `seek` has passed all of them.
-        Raises `CommitFailedError` if one of them must not be committed.
+        none behind those ``in_work``, nor of partitions where a transaction may have committed these, or a
+        `seek` has passed them. Raises `CommitFailedError` if one of them must not be committed.
         """
         wanted = {tp: checked_offset(offset) for tp, offset in (offsets or {}).items()}
         for record in records:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +24,7 @@ from spark_kafka_native.kafka.group.commits import CommitQueue
 from spark_kafka_native.kafka.group.group_config import GroupConfig
 from spark_kafka_native.kafka.group.group_consumer import GroupConsumer
 from spark_kafka_native.kafka.group.membership import Identity
+from spark_kafka_native.kafka.group.pending_commit import PendingCommit
 from spark_kafka_native.kafka.group.progress import Progress
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.protocol.api.group_membership import HeartbeatRequest, HeartbeatResponse
@@ -57,6 +60,29 @@ def test_who_commits_is_known_before_what_is_checked(group: ScriptedGroup) -> No
         queue.submit({A0: 3}).result(WITHIN_S)
     queue.stop()
     router.close()
+    assert group.committed == {}
+
+
+def test_a_commit_that_is_submitted_just_after_the_last_look_of_the_thread_that_sends_fails(
+    group: ScriptedGroup,
+) -> None:
+    """And just before the thread says that it has ended."""
+    member, late = Committing(group), list[PendingCommit]()
+
+    class Waiting(deque[Any]):
+        def __bool__(self) -> bool:
+            found = len(self) > 0
+            if not late and sys._getframe(1).f_code.co_name == "_work":
+                late.append(member.queue.submit({A0: 2}))
+            return found
+
+    member.queue._waiting = Waiting()
+    member.queue.start()
+    member.queue.abandon()
+    wait_until("it has looked", lambda: late)
+    with pytest.raises(ConsumerClosedError, match="nothing was committed"):
+        late[0].result(WITHIN_S)
+    member.router.close()
     assert group.committed == {}
 
 

@@ -376,13 +376,15 @@ def test_a_handler_that_interrupts_a_call_in_a_callback_closes_the_consumer_at_t
     assert (closed, consumer._closed) == ([False, False], True)
 
 
+@pytest.mark.parametrize("in_vain", [0, 2])
 def test_a_handler_that_interrupts_a_call_leaves_another_thread_what_it_reads(
-    make: Make, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch, in_vain: int
 ) -> None:
-    """Its read returns the records, which a commit that was interrupted may contain."""
+    """Its read waits for the records and returns them; a commit that was interrupted may contain them."""
     monkeypatch.setattr(rebalance, "LEAVE_MS", 0)
     consumer = make(A0, enable_auto_commit=False)
     read, closed = list[Record | None](), list[bool]()
+    answers = iter([None] * in_vain + [record(0)])
 
     def wanted(*_: object) -> dict[TopicPartition, int]:
         consumer.close()
@@ -391,15 +393,17 @@ def test_a_handler_that_interrupts_a_call_leaves_another_thread_what_it_reads(
         closed.append(consumer._closed)
         return {}
 
-    prefetch(consumer, A0)
+    monkeypatch.setattr(parts_of(consumer).reader, "next_record", lambda _: next(answers))
     parts_of(consumer).commits.wanted = wanted  # type: ignore[method-assign]
     consumer.commit()
     assert (places(read), closed, consumer._closed) == ([("a", 0)], [False], True)
 
 
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen", "unseen"])
 def test_a_handler_closes_the_consumer_at_the_end_of_the_call_though_another_thread_is_in_a_callback(
-    make: Make,
+    make: Make, is_seen: bool
 ) -> None:
+    """Also one that is not seen to be a handler."""
     begun, go_on = threading.Event(), threading.Event()
 
     def revoked(*_: object) -> None:
@@ -407,7 +411,10 @@ def test_a_handler_closes_the_consumer_at_the_end_of_the_call_though_another_thr
         assert go_on.wait(60)
 
     def wanted(*_: object) -> dict[TopicPartition, int]:
-        assert run_at(0, consumer.close, lambda: None)
+        if is_seen:
+            assert run_at(0, consumer.close, lambda: None)
+        else:
+            consumer.close()
         closed.append(consumer._closed)
         go_on.set()
         return {}
