@@ -80,6 +80,9 @@ class PartitionSequence:
         former one, once the topic has a batch of it."""
         self._reached: tuple[int, ...] = ()
         """The last of the batches that have ended and are, or may be, in the log."""
+        self.perhaps_recreated = False
+        """A broker denied the topic, or confirmed a batch before an earlier one: the topic may have been
+        created again, which by name only later metadata would show, if brokers name ids at all."""
 
     def number(self, batch: Batch) -> None:
         """Give ``batch`` its identity and sequence numbers, once: from now on its bytes never change."""

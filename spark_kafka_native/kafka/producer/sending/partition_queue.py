@@ -297,11 +297,12 @@ class PartitionQueue:
     def answered(self, batch: Batch, code: ErrorCode, cause: BrokerError, now: float) -> Verdict | None:
         """A broker answered ``code`` for ``batch``. Returns what that means, for the caller to act upon; None
         where nothing is to be done, as the batch was given up while it was under way."""
+        head_of_line = self._is_head(batch)
         verdict = judge(
             code,
             records=batch.records,
-            head_of_line=self._is_head(batch),
-            gap=self._sequence is not None and self._sequence.gap,
+            head_of_line=head_of_line,
+            gap=self._sequence is not None and self._has_gap(self._sequence, batch),
             indefinite=batch.sending.indefinite,
             numbered=batch.sending.identity is not None,
             foreign=batch.spilled is not None,
@@ -311,10 +312,9 @@ class PartitionQueue:
         self._came_back(batch)
         self._begin_turn(now)
         if isinstance(verdict, Delivered):
-            self._confirm(batch, now)
+            self._confirm(batch, now, head_of_line)
             return verdict
-        batch.sending.indefinite |= is_indefinite(code)
-        batch.sending.last_error = cause
+        self._note_refusal(batch, code, cause)
         if batch.ended:
             return None
         match verdict:
@@ -448,7 +448,7 @@ class PartitionQueue:
         behind them is in a topic that was created again, which takes the first number that comes. By its
         former numbers the broker recognises a batch, or refuses it.
         """
-        numbered = [one for one in self._waiting if one.spilled is None and one.sending.identity is not None]
+        numbered = [one for one in self._waiting if _has_own_numbers(one)]
         unsure = any(one.sending.indefinite or sequence.may_have_passed(one) for one in numbered)
         if not unsure and not self._transactional:
             for one in numbered:
@@ -479,7 +479,7 @@ class PartitionQueue:
         return Send(batch, numbered=False)
 
     def _send_numbered(self, batch: Batch, sequence: PartitionSequence, producer_id: ProducerId) -> Step:
-        if (sequence.gap and self._all_unnumbered()) or self._phase is Phase.RENUMBERING:
+        if self._starts_anew(batch, sequence):
             identity = producer_id.bump_epoch()
             if identity is None:
                 return NeedProducerId()
@@ -493,6 +493,20 @@ class PartitionQueue:
         if numbered:
             sequence.number(batch)
         return Send(batch, numbered)
+
+    def _starts_anew(self, batch: Batch, sequence: PartitionSequence) -> bool:
+        """True if ``batch`` and those behind it get new numbers."""
+        if self._phase is not Phase.RENUMBERING:
+            return sequence.gap and self._all_unnumbered()
+        if not (
+            _has_own_numbers(batch) and sequence.perhaps_recreated and self._may_be_passed(sequence, batch)
+        ):
+            return True
+        # By the answers since it was refused, one from behind may be in the log of a topic that was
+        # created again. Refused once more, it ends the producer.
+        sequence.gap = sequence.perhaps_recreated = False
+        self._move(QueueEvent.NUMBERED_ANEW)
+        return False
 
     def _all_unnumbered(self) -> bool:
         return not self._in_flight and all(batch.sending.identity is None for batch in self._waiting)
@@ -512,12 +526,34 @@ class PartitionQueue:
         if len(self._waiting) > place and self._waiting[place].spilled is not None:
             self.restart_timeout(self._waiting[place], now)
 
-    def _confirm(self, batch: Batch, now: float) -> None:
+    def _has_gap(self, sequence: PartitionSequence, batch: Batch) -> bool:
+        """True if ``batch``, the head of the line, is not in the log where it is out of order, and none from
+        behind it is: one before it was given up.
+
+        A topic that was created again without our knowledge may have begun with one from behind, which new
+        numbers would write twice, or overtake for good.
+        """
+        return sequence.gap and not (sequence.perhaps_recreated and self._may_be_passed(sequence, batch))
+
+    def _may_be_passed(self, sequence: PartitionSequence, batch: Batch) -> bool:
+        """True if one from behind ``batch`` is, or may be, in a log."""
+        return sequence.may_have_passed(batch) or any(
+            one.sending.indefinite for one in self._waiting if _has_own_numbers(one)
+        )
+
+    def _confirm(self, batch: Batch, now: float, head_of_line: bool) -> None:
         self._failures = 0
         self._not_before = 0.0
         self._unknown_since = None
         if self._sequence is not None:
             self._sequence.confirm(batch, now)
+            self._sequence.perhaps_recreated = not head_of_line
+
+    def _note_refusal(self, batch: Batch, code: ErrorCode, cause: BrokerError) -> None:
+        batch.sending.indefinite |= is_indefinite(code)
+        batch.sending.last_error = cause
+        if self._sequence is not None and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._sequence.perhaps_recreated = True
 
     @property
     def _transactional(self) -> bool:
@@ -560,6 +596,10 @@ class PartitionQueue:
 
 def _not_read(batch: Batch) -> bool:
     return batch.spilled is not None and not batch.data
+
+
+def _has_own_numbers(batch: Batch) -> bool:
+    return batch.spilled is None and batch.sending.identity is not None
 
 
 class PartitionQueues:

@@ -564,6 +564,62 @@ class TestProducerId:
         assert numbers(first) == (7, 0, 2)
         assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
 
+    @pytest.mark.parametrize("end", ["delivered", "lost"])
+    @pytest.mark.parametrize("code", [E.UNKNOWN_TOPIC_OR_PARTITION, E.NOT_ENOUGH_REPLICAS])
+    def test_out_of_order_is_fatal_where_a_topic_without_an_id_may_have_one_from_behind(
+        self, partition: Partition, end: str, code: ErrorCode
+    ) -> None:
+        """With new numbers the last one would be there twice, or the one before it behind it."""
+        confirmed(partition)
+        refused, first, last = fill(partition, 1, 2, 3)
+        partition.ask_all()
+        partition.answer(refused, code)
+        partition.answer(first, code)
+        if end == "delivered":
+            assert partition.answer(last) == DELIVERED
+        else:
+            partition.lost(last, LOST, 0)
+        assert partition.ask(now=9, topic_id=None) is refused
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.ask(now=9, topic_id=None) is first
+        certain = code is E.NOT_ENOUGH_REPLICAS and end == "lost"  # a log has none behind one that is missing
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == (RENUMBER if certain else FATAL)
+
+    @pytest.mark.parametrize("topic_id", [None, UUID(int=2)])
+    def test_none_is_numbered_anew_that_one_from_behind_overtakes_after_it_was_refused(
+        self, partition: Partition, topic_id: UUID | None
+    ) -> None:
+        """The topic was created again between the two."""
+        confirmed(partition)
+        refused, first, last = fill(partition, 1, 2, 3)
+        partition.ask_all()
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        assert partition.answer(last) == DELIVERED
+        assert partition.ask(now=9, topic_id=topic_id) is first
+        assert numbers(first) == (7, 0, 2)
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
+
+    def test_a_topic_that_was_denied_is_the_same_once_it_has_the_next_in_line(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        (denied,) = fill(partition, 1)
+        partition.ask()
+        partition.answer(denied, E.UNKNOWN_TOPIC_OR_PARTITION)
+        assert partition.ask(now=9) is denied
+        assert partition.answer(denied) == DELIVERED
+        refused, first, last = fill(partition, 2, 3, 4)
+        partition.ask_all()
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        partition.lost(first, LOST, 0)
+        partition.lost(last, LOST, 0)
+        assert partition.ask(now=9) is first
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+
     @pytest.mark.parametrize("end", ["delivered", "given up, and may be there"])
     def test_none_is_numbered_anew_that_one_from_behind_has_overtaken(
         self, partition: Partition, end: str
