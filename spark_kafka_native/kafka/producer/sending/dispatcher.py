@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from uuid import UUID
 
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError, NetworkError
@@ -136,25 +137,35 @@ class Dispatcher:
             self._timer.by(now + SHARED_WRITE_S)
         while broker.has_room(max_in_flight):
             batches: list[Batch] = []
+            topic_ids: dict[str, UUID | None] = {}
             size = 0
             # In turn: a busy partition that fills each request would let others expire. Not by waiting time:
             # that is longest in its backlog.
             for queue in sorted(queues, key=lambda queue: self._last_request.get(queue, 0)):
-                step = self._next_batch(queue, broker.node_id, now)
+                step = self._next_batch(queue, broker.node_id, topic_ids, now)
                 if isinstance(step, GiveUp):
                     given_up.append(step)
                     queues.remove(queue)  # its next batch is not asked for before this one has ended
                 elif step is not None and (not batches or size + len(step.data) <= max_bytes):
                     batches.append(step)
                     size += len(step.data)
-            if not batches or not self._post(broker, batches, now):
+            if not batches or not self._post(broker, batches, topic_ids, now):
                 break
         return given_up
 
-    def _next_batch(self, queue: PartitionQueue, leader: int, now: float) -> Batch | GiveUp | None:
-        """The batch that may be sent now, numbered; it stays in its queue until it is sent."""
+    def _next_batch(
+        self, queue: PartitionQueue, leader: int, topic_ids: dict[str, UUID | None], now: float
+    ) -> Batch | GiveUp | None:
+        """The batch that may be sent now, numbered; it stays in its queue until it is sent.
+
+        ``topic_ids`` are those of its request. Each is read once: with another one, which a thread may bring
+        at any moment, the batch would be in a topic that was created again before those in flight to the
+        former.
+        """
         topic = queue.topic_partition.topic
-        topic_id = self._topics.topic_id(topic)
+        if topic not in topic_ids:
+            topic_ids[topic] = self._topics.topic_id(topic)
+        topic_id = topic_ids[topic]
         if not self._queues.may_write(topic, topic_id):
             self._timer.at_once()  # the next turn gives up all that waits
             return None
@@ -173,18 +184,21 @@ class Dispatcher:
                 self._lookups.ask_producer_id()
         return None
 
-    def _post(self, broker: BrokerConnection, batches: list[Batch], now: float) -> bool:
-        topic_ids = {}
-        for topic in {batch.topic_partition.topic for batch in batches}:
-            topic_id = self._topics.topic_id(topic)
-            if topic_id is not None:
-                topic_ids[topic] = topic_id
+    def _post(
+        self,
+        broker: BrokerConnection,
+        batches: list[Batch],
+        topic_ids: dict[str, UUID | None],
+        now: float,
+    ) -> bool:
+        topics = {batch.topic_partition.topic for batch in batches}
+        known = {topic: found for topic in topics if (found := topic_ids[topic]) is not None}
         # Before the first byte: after any failure from here on, the batches may be in the log.
         for batch in batches:
             self._queues.of(batch.topic_partition).sent(batch, broker.node_id)
         _log_retries(broker, batches)
         try:
-            self._connections.post(broker, batches, topic_ids, now)
+            self._connections.post(broker, batches, known, now)
         except KafkaError as error:
             # Nothing was written.
             for batch in batches:

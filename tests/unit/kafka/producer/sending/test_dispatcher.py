@@ -4,6 +4,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from support.brokers.produce_cluster import ProduceCluster
@@ -204,7 +205,7 @@ class OneBroker:
         self.topics = SimpleNamespace(
             metadata=SimpleNamespace(topics={"t": topic}, brokers=brokers), topic_id=lambda _topic: None
         )
-        self.requests = []
+        self.requests, self.topic_ids = [], []
         self.connections = SimpleNamespace(
             of=lambda _node_id, _partition: self.broker,
             post=self.post,
@@ -213,8 +214,9 @@ class OneBroker:
             unanswered=False,
         )
 
-    def post(self, broker, batches, _topic_ids, _now):
+    def post(self, broker, batches, topic_ids, _now):
         self.requests.append(batches)
+        self.topic_ids.append(topic_ids)
         broker.in_flight.append(batches)
 
 
@@ -237,6 +239,22 @@ def test_a_busy_partition_does_not_fill_each_request():
         (sent,) = one.broker.in_flight.pop()
         half.queues.of(sent.topic_partition).answered(sent, ErrorCode.NONE, None, 5.0)
     assert one.requests == [[busy[0]], [waiting], [busy[1]], [busy[2]]]
+
+
+def test_a_request_goes_to_the_topic_for_which_its_batches_were_numbered():
+    """Or it would be in a topic that was created again before the batches in flight to the former."""
+    half, one = SendingHalf(), OneBroker()
+    half.queues.producer_id.received(ProducerIdentity(7, 0))
+    ids = iter(UUID(int=number) for number in range(1, 9))  # a thread brings another whenever it is asked for
+    one.topics.topic_id = lambda _topic: next(ids)
+    first, second = batch(1), batch(1)
+    second.topic_partition = TopicPartition("t", 1)
+    for each in (first, second):
+        half.queues.add(each)
+    lookups = SimpleNamespace(unsure=())
+    Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer).send(0.0)
+    assert one.requests == [[first, second]]
+    assert one.topic_ids == [{"t": UUID(int=1)}]
 
 
 def test_partitions_that_are_all_busy_take_turns():
