@@ -7,6 +7,7 @@ what the sender's thread owns.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Collection
 
@@ -64,6 +65,7 @@ class BackgroundLookups:
         self._wanted: dict[str, None] = {}
         self._refreshed_at: dict[str, float] = {}
         """When a topic was last asked about because of its age."""
+        self._asked_at: dict[str, float] = {}
         self._asking_metadata: frozenset[str] = frozenset()
         self._metadata_not_before: dict[str, float] = {}
         self._metadata_failures: dict[str, int] = {}
@@ -117,6 +119,10 @@ class BackgroundLookups:
         if topic not in self._asking_metadata:
             self._wanted[topic] = None
 
+    def asked_at(self, topic: str) -> float:
+        """When the last question about the topic that was answered was asked."""
+        return self._asked_at.get(topic, -math.inf)
+
     def refresh_old(self, now: float) -> None:
         """Ask again about topics that were described long ago: partitions may have been added."""
         age_s = max(LEAST_AGE_S, self._router.config.metadata_max_age_ms / 1000)
@@ -154,7 +160,7 @@ class BackgroundLookups:
                 self._topics.refreshed(topics)
             except Exception as failure:  # noqa: BLE001 - else these topics would never be asked about again
                 error = as_kafka_error(failure)
-            return lambda: self._refreshed(topics, error)
+            return lambda: self._refreshed(topics, error, now)
 
         self.start(ask, "metadata")
 
@@ -218,8 +224,12 @@ class BackgroundLookups:
         self.unreachable(broker, error)
         return None
 
-    def _refreshed(self, topics: Collection[str], error: KafkaError | None) -> KafkaError | None:
+    def _refreshed(
+        self, topics: Collection[str], error: KafkaError | None, asked_at: float
+    ) -> KafkaError | None:
         self._asking_metadata = frozenset()
+        if error is None:
+            self._asked_at.update(dict.fromkeys(topics, asked_at))
         self.unsure -= set(topics)
         if error is not None and self._is_final(error):
             return error

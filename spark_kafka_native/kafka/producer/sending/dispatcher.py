@@ -86,7 +86,9 @@ class Dispatcher:
         known = metadata.topics.get(topic)
         if known is not None and known.error_code:
             gone = queue.denied(known.error_code, now)
-            if gone or not known.error_code.retriable:
+            # Of one that is older than the record, which may be allowed by now, another is waited for.
+            of_now = self._lookups.asked_at(topic) >= queue.waiting[0].sending.since
+            if gone or (of_now and not known.error_code.retriable):
                 # Later records must not fail for this answer, too: the topic may be back by then.
                 self._lookups.refresh(topic)
                 if queue.in_flight_unnumbered:

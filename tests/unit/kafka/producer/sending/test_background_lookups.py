@@ -590,6 +590,15 @@ def test_metadata_that_do_not_come_are_no_news_and_the_reason_why_their_topics_w
     assert queue.denied(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 31.0)
 
 
+def test_an_answer_is_as_old_as_its_question(monkeypatch):
+    refreshing = Refreshing(monkeypatch, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert refreshing.half.lookups.asked_at("t") < 0
+    refreshing.want("t")
+    refreshing.now = 105.0
+    refreshing.answer()
+    assert refreshing.half.lookups.asked_at("t") == 100.0
+
+
 def test_each_lookup_of_metadata_that_fails_doubles_the_wait_for_the_next(monkeypatch):
     refreshing = Refreshing(monkeypatch, failure=NetworkError("refused"))
     waits = []

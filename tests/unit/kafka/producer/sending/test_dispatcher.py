@@ -310,7 +310,7 @@ def test_when_the_records_of_a_topic_with_an_error_are_given_up(code, given_up_a
     waiting = [batch(1), batch(2)]
     for each in waiting:
         half.queues.add(each)
-    lookups = SimpleNamespace(refresh=asked.append, unsure=())
+    lookups = SimpleNamespace(refresh=asked.append, unsure=(), asked_at=lambda _topic: 0.0)
     dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
     for now in (0.0, 29.0, 31.0):
         given_up = dispatcher.send(now)
@@ -329,7 +329,7 @@ def test_a_record_does_not_fail_for_an_answer_that_is_older_than_it():
     half, one, asked = SendingHalf(), OneBroker(), []
     denied = SimpleNamespace(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, partitions={})
     one.topics.metadata.topics["t"] = denied
-    lookups = SimpleNamespace(refresh=asked.append, unsure=())
+    lookups = SimpleNamespace(refresh=asked.append, unsure=(), asked_at=lambda _topic: 0.0)
     dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
     for order, (at, gone_at) in enumerate([(0.0, 31.0), (60.0, 91.0)]):
         waiting = half.wait_in(batch(order), [])
@@ -338,6 +338,22 @@ def test_a_record_does_not_fail_for_an_answer_that_is_older_than_it():
         (given_up,) = dispatcher.send(gone_at)
         assert given_up.batches == [waiting]
         half.failures.fail(given_up.batches, given_up.reason, given_up.cause, retriable=False)
+
+
+def test_a_record_does_not_fail_for_a_refusal_that_is_older_than_it():
+    """The permission may have been given since."""
+    half, one, asked = SendingHalf(), OneBroker(), []
+    denied = SimpleNamespace(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions={})
+    one.topics.metadata.topics["t"] = denied
+    answered = [1.0, 3.0]
+    lookups = SimpleNamespace(refresh=asked.append, unsure=(), asked_at=lambda _topic: answered.pop(0))
+    dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
+    waiting = half.wait_in(batch(1), [])
+    waiting.sending.since = 2.0
+    assert dispatcher.send(2.0) == []
+    assert asked.pop() == "t"
+    (given_up,) = dispatcher.send(20.0)
+    assert (given_up.batches, given_up.retriable) == ([waiting], False)
 
 
 @pytest.mark.parametrize("in_flight", [False, True])
@@ -374,7 +390,7 @@ def test_a_batch_without_a_leader_waits_and_keeps_the_error_that_it_had(missing,
     waiting = batch(1)
     half.queues.add(waiting)
     waiting.sending.last_error = earlier
-    lookups = SimpleNamespace(refresh=asked.append, unsure=())
+    lookups = SimpleNamespace(refresh=asked.append, unsure=(), asked_at=lambda _topic: 0.0)
     dispatcher = Dispatcher(one.topics, half.queues, one.connections, lookups, half.spilling, half.timer)
     half.timer.start_turn()
     assert dispatcher.send(0.0) == []
@@ -395,7 +411,7 @@ def test_what_waits_behind_a_batch_in_flight_without_numbers_is_not_given_up_bef
     denied = SimpleNamespace(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, partitions={})
     one.topics.metadata.topics["t"] = denied
     asked = []
-    lookups = SimpleNamespace(refresh=asked.append, unsure=())
+    lookups = SimpleNamespace(refresh=asked.append, unsure=(), asked_at=lambda _topic: 0.0)
     dispatcher = Dispatcher(one.topics, queues, one.connections, lookups, half.spilling, half.timer)
     assert dispatcher.send(0.0) == []
     assert asked == ["t"]  # the topic may be back by then
