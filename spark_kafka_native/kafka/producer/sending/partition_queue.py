@@ -528,11 +528,13 @@ class PartitionQueue:
 
     def _has_gap(self, sequence: PartitionSequence, batch: Batch) -> bool:
         """True if ``batch``, the head of the line, is not in the log where it is out of order, and none from
-        behind it is: one before it was given up.
+        behind it is: one before it was given up, or its numbers are those of a former topic.
 
         A topic that was created again without our knowledge may have begun with one from behind, which new
         numbers would write twice, or overtake for good.
         """
+        if batch.sending.identity != sequence.identity and not self._may_be_passed(sequence, batch):
+            return True
         return sequence.gap and not (sequence.perhaps_recreated and self._may_be_passed(sequence, batch))
 
     def _may_be_passed(self, sequence: PartitionSequence, batch: Batch) -> bool:

@@ -620,6 +620,31 @@ class TestProducerId:
         assert partition.ask(now=9) is first
         assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
 
+    @pytest.mark.parametrize("epoch", [0, MAX_EPOCH])
+    def test_the_last_with_former_numbers_is_numbered_anew_behind_one_that_was_given_up(
+        self, partition: Partition, producer_id: ProducerId, epoch: int
+    ) -> None:
+        """It is certain that none from behind is in the topic, also if the other id was that of a broker that
+        lagged behind."""
+        producer_id.received(ProducerIdentity(7, epoch))
+        confirmed(partition)
+        given_up, last = fill(partition, 1, 2)
+        partition.ask_all()
+        partition.lost(given_up, LOST, 0)
+        partition.lost(last, LOST, 0)
+        if epoch == MAX_EPOCH:
+            assert partition.next(99, 1, UUID(int=2)) == NeedProducerId()
+            producer_id.received(ProducerIdentity(8, 0))
+        assert recreated(partition) is given_up
+        assert numbers(given_up) == (7, epoch, 1)
+        assert partition.answer(given_up, E.INVALID_RECORD) == FAIL
+        partition.given_up([given_up])
+        assert recreated(partition) is last
+        assert partition.answer(last, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        assert recreated(partition) is last
+        assert numbers(last)[2] == 0
+        assert partition.answer(last) == DELIVERED
+
     @pytest.mark.parametrize("end", ["delivered", "given up, and may be there"])
     def test_none_is_numbered_anew_that_one_from_behind_has_overtaken(
         self, partition: Partition, end: str
