@@ -114,6 +114,7 @@ class RetryPolicy:
         self._clock = clock
         self._topics = topics
         self._deleted = deleted
+        self._seen = deleted.existed(topics)
         self._servers = ", ".join(config.bootstrap_servers)
         self._unknown_ms = 0.0
         self._unknown_at: float | None = None
@@ -187,8 +188,10 @@ class RetryPolicy:
 
     def _wait_for_unknown(self, metadata: ClusterMetadata) -> bool:
         unknown = unknown_topics(metadata, self._topics)
-        # Not only at the beginning: the first answer to an operation may have had them.
-        wait_ms = KNOWN_TOPIC_WAIT_MS if self._deleted.existed(self._topics) else NEW_TOPIC_WAIT_MS
+        # Not only at the beginning: the first answer may have had a topic that the next one lacks. One with
+        # fewer partitions is not missing, and the number may be wrong.
+        existed = self._seen or (bool(unknown) and self._deleted.existed(self._topics))
+        wait_ms = KNOWN_TOPIC_WAIT_MS if existed else NEW_TOPIC_WAIT_MS
         left_ms = wait_ms - self._count_unknown(wait_ms / LEAST_GAPS)
         if left_ms > 0 and unknown and self._say_unknown_at.expired and not self._said_unknown:
             self._said_unknown = True

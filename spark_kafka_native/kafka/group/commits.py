@@ -714,7 +714,7 @@ class Commits:
             raise CommitFailedError(
                 f"{partitions_named(undone)}: the last records may be in work as the consumer is closed, in "
                 "another thread or where an exception or a signal has come in between, and the transaction "
-                "may have results of them: abort it, or name the offsets to commit"
+                "may have results of them: abort it, or name the finished ones, if there are any"
             )
         self.progress.given_to_transaction(wanted)
         return wanted

@@ -420,11 +420,11 @@ class GroupConsumer:
         the offset of the next record to read.
 
         Raises `CommitFailedError` as `commit`, and where the log was cut back before records that were handed
-        out and not committed; in ``on_revoked``, without arguments, while the records of the last read count
-        as not done (`close`). Also, once, if a partition was taken away after its records
-        were handed out, and before they were committed or returned here: another member reads them again, and
-        what this transaction made of them would count twice. The transaction must be aborted then. That does
-        not move the consumer: the records of the transaction are handed out again only after
+        out and not committed; in ``on_revoked``, without arguments or with none in them (``[]``), while the
+        records of the last read count as not done (`close`). Also, once, if a partition was taken away after
+        its records were handed out, and before they were committed or returned here: another member reads
+        them again, and what this transaction made of them would count twice. The transaction must be aborted
+        then. That does not move the consumer: the records of the transaction are handed out again only after
         `seek_to_committed`.
         """
         self._check_open()

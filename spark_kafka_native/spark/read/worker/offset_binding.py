@@ -42,8 +42,10 @@ from ..offset_range import At, Earliest, FirstAtOrAfter, Inner, OffsetRange, fix
 
 OUTAGES_MS: Final = 60_000
 """The time that outages may add to a wait for missing partitions."""
-SILENT_MS: Final = 5_000
-"""How long brokers that do not answer are asked for a partition that the others do not know."""
+SILENT_PART: Final = 0.5
+"""The part of request.timeout.ms for which a broker that does not answer is asked for a partition that the
+others do not know. Brokers under load take some seconds.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,8 @@ def _wait_for(router: Router, ranges: Sequence[OffsetRange]) -> frozenset[TopicP
     except BrokerError as error:
         if not is_about_missing_partition(error):
             raise
-        answers = metadata_of_each_broker(router, topics, deadline=deadline, give_up_after_ms=SILENT_MS)
+        silent_ms = router.config.request_timeout_ms * SILENT_PART
+        answers = metadata_of_each_broker(router, topics, deadline=deadline, give_up_after_ms=silent_ms)
         missing.intersection_update(*(_missing(one, ranges) for one in answers))
         # Each task asks anew: one wait in a process is enough.
         gone = (one for one in ranges if one.topic_partition in missing)
@@ -270,8 +273,6 @@ def rebind_ranges(
 
 def _without_deleted(router: Router, left: Sequence[BoundRange], error: KafkaError) -> Binding:
     there, losses = drop_deleted(router, [one.planned for one in left], error)
-    if not losses:
-        raise error
     return Binding(ranges=tuple(one for one in left if one.planned in there), losses=tuple(losses))
 
 

@@ -442,7 +442,7 @@ def test_a_topic_that_another_broker_knows_is_not_deleted(short_wait):
 
 
 def test_a_broker_that_is_down_does_not_keep_a_topic_from_being_deleted(monkeypatch, short_wait):
-    monkeypatch.setattr(offset_binding, "SILENT_MS", 1_000)
+    monkeypatch.setattr(offset_binding, "SILENT_PART", 0.1)
     with ScriptedCluster(2) as cluster:
         cluster.create("t", 1, leader=2)
         router = Router(ClientConfig.from_properties(properties(cluster[1].address)))

@@ -136,6 +136,12 @@ def test_partitions_that_are_gone_are_lost_and_the_others_stay_as_far_as_they_ha
         rebind_ranges(router, left, BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "there"), LEVEL)
 
 
+def test_a_partition_that_is_back_by_the_end_of_the_wait_is_read_on(router):
+    left = [bound(T0, 30, 40)]
+    found = rebind_ranges(router, left, BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there"), LEVEL)
+    assert found == Binding(ranges=tuple(left))
+
+
 def test_all_ranges_of_a_recreated_topic_move_and_the_others_stay(cluster, router):
     former, current = cluster.topic_ids["t"], uuid4()
     left = [
