@@ -554,7 +554,8 @@ class PartitionQueue:
     def _note_refusal(self, batch: Batch, code: ErrorCode, cause: BrokerError) -> None:
         batch.sending.indefinite |= is_indefinite(code)
         batch.sending.last_error = cause
-        if self._sequence is not None and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        # With none in flight, none from behind can begin another topic before this one is sent again.
+        if self._sequence is not None and self._in_flight and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._sequence.perhaps_recreated = True
 
     @property

@@ -606,12 +606,14 @@ class TestProducerId:
         self, partition: Partition
     ) -> None:
         confirmed(partition)
-        (denied,) = fill(partition, 1)
-        partition.ask()
-        partition.answer(denied, E.UNKNOWN_TOPIC_OR_PARTITION)
-        assert partition.ask(now=9) is denied
-        assert partition.answer(denied) == DELIVERED
-        refused, first, last = fill(partition, 2, 3, 4)
+        denied = fill(partition, 1, 2)
+        partition.ask_all()
+        for one in denied:
+            partition.answer(one, E.UNKNOWN_TOPIC_OR_PARTITION)
+        for one in denied:
+            assert partition.ask(now=9) is one
+            assert partition.answer(one) == DELIVERED
+        refused, first, last = fill(partition, 3, 4, 5)
         partition.ask_all()
         assert partition.answer(refused, E.INVALID_RECORD) == FAIL
         partition.given_up([refused])
@@ -619,6 +621,27 @@ class TestProducerId:
         partition.lost(last, LOST, 0)
         assert partition.ask(now=9) is first
         assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+
+    def test_a_topic_that_was_denied_with_none_in_flight_has_none_from_behind(
+        self, partition: Partition
+    ) -> None:
+        """As a broker does that has just started, or got the partition."""
+        confirmed(partition)
+        refused, first, last = fill(partition, 1, 2, 3)
+        partition.ask_all()
+        for one in (refused, first, last):
+            partition.answer(one, E.NOT_LEADER_OR_FOLLOWER)
+        assert partition.ask(now=9) is refused
+        partition.answer(refused, E.UNKNOWN_TOPIC_OR_PARTITION)
+        assert partition.ask(now=99) is refused
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.ask(now=99) is first
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        for one, sequence in ((first, 0), (last, 1)):
+            assert partition.ask(now=99) is one
+            assert numbers(one) == (7, 1, sequence)
+            assert partition.answer(one) == DELIVERED
 
     @pytest.mark.parametrize("epoch", [0, MAX_EPOCH])
     def test_the_last_with_former_numbers_is_numbered_anew_behind_one_that_was_given_up(
