@@ -173,6 +173,8 @@ class PartitionQueue:
         self._failures = 0
         self._unknown_since: float | None = None
         self._sequence: PartitionSequence | None = None
+        self._refused: tuple[int, ...] = ()
+        """The order of the last batch that a broker refused for its numbers: it is not in the log."""
         self._topic_id: UUID | None = None
         """Of the topic that `_sequence` is about."""
 
@@ -322,6 +324,7 @@ class PartitionQueue:
                 self._put_back(batch, None)
                 return FATAL
             case Retry(renumber=True):
+                self._refused = batch.order
                 self._put_back(batch, QueueEvent.NUMBERS_REFUSED)
             case Retry():
                 return self._try_again(batch, code, now) or verdict
@@ -540,7 +543,9 @@ class PartitionQueue:
     def _may_be_passed(self, sequence: PartitionSequence, batch: Batch) -> bool:
         """True if one from behind ``batch`` is, or may be, in a log."""
         return sequence.may_have_passed(batch) or any(
-            one.sending.indefinite for one in self._waiting if _has_own_numbers(one)
+            one.sending.indefinite and one.order != self._refused
+            for one in self._waiting
+            if _has_own_numbers(one)
         )
 
     def _confirm(self, batch: Batch, now: float, head_of_line: bool) -> None:

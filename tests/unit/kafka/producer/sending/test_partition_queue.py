@@ -622,6 +622,37 @@ class TestProducerId:
         assert partition.ask(now=9) is first
         assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
 
+    def test_a_refused_one_is_not_from_behind_itself(self, partition: Partition) -> None:
+        """It is not in the log, however its first attempt ended, and no other stands behind it."""
+        confirmed(partition)
+        given_up, refused = fill(partition, 1, 2)
+        partition.ask_all()
+        partition.answer(given_up, E.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.lost(refused, LOST, 0)
+        assert partition.ask(now=9) is given_up
+        assert partition.answer(given_up, E.INVALID_RECORD) == FAIL
+        partition.given_up([given_up])
+        assert partition.ask(now=9) is refused
+        assert partition.answer(refused, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        assert partition.ask(now=9) is refused
+        assert numbers(refused) == (7, 1, 0)
+        assert partition.answer(refused) == DELIVERED
+
+    def test_the_next_counts_where_a_refused_one_is_given_up(self, partition: Partition) -> None:
+        """A topic that was created again after the refusal may have begun with it."""
+        confirmed(partition)
+        given_up, refused, denied, following, last = fill(partition, 1, 2, 3, 4, 5)
+        partition.ask_all()
+        assert partition.answer(given_up, E.INVALID_RECORD) == FAIL
+        partition.given_up([given_up])
+        assert partition.answer(refused, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        partition.answer(denied, E.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.lost(following, LOST, 0)
+        partition.answer(last, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        partition.given_up([refused, denied])
+        assert partition.ask(now=9) is following
+        assert numbers(following) == (7, 0, 4)
+
     def test_a_topic_that_was_denied_with_none_in_flight_has_none_from_behind(
         self, partition: Partition
     ) -> None:
