@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from uuid import UUID
 
+from ...cluster.metadata import Topic
 from ...error_code import ErrorCode
 from ...errors import BrokerError, KafkaError, NetworkError
 from ...runtime.deadline import LoopTimer
@@ -99,7 +100,7 @@ class Dispatcher:
         if found is not None and found.leader is not None and found.leader in metadata.brokers:
             return found.leader
         if queue.waiting[0].sending.last_error is None:
-            queue.held_up(BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, str(queue.topic_partition)))
+            queue.held_up(_why_no_leader(queue, known))
         self._timer.by(queue.without_leader(now))
         self._lookups.refresh(topic)
         return None
@@ -211,6 +212,14 @@ class Dispatcher:
         for batch in batches:
             self._last_request[self._queues.of(batch.topic_partition)] = self._requests
         return True
+
+
+def _why_no_leader(queue: PartitionQueue, known: Topic | None) -> BrokerError:
+    """What a record that expires now names: a refusal of its topic, though it is older than the record."""
+    code = None if known is None else known.error_code
+    if code and not code.retriable:
+        return BrokerError(code, f"topic {queue.topic_partition.topic}", operation="Describe")
+    return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, str(queue.topic_partition))
 
 
 def _load(queue: PartitionQueue, batch: Batch, now: float) -> GiveUp | None:

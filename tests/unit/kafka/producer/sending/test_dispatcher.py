@@ -352,6 +352,8 @@ def test_a_record_does_not_fail_for_a_refusal_that_is_older_than_it():
     waiting.sending.since = 2.0
     assert dispatcher.send(2.0) == []
     assert asked.pop() == "t"
+    # If it expires before a younger answer comes, it names this one.
+    assert waiting.sending.last_error.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     (given_up,) = dispatcher.send(20.0)
     assert (given_up.batches, given_up.retriable) == ([waiting], False)
 
