@@ -56,7 +56,7 @@ def fetch(monkeypatch):
         task = SimpleNamespace(consumer=None, schema=SCHEMA)
         found, before = [], []
         try:
-            for batch in read_partition.RangeFetch(None, task).read(left):
+            for batch in read_partition.RangeFetch(None, task).read(left, {}):
                 before.append({tp.partition: one.position for tp, one in left.items()})
                 found.append([(row["partition"], row["offset"]) for row in batch.to_pylist()])
                 assert batch.schema == SCHEMA.arrow
