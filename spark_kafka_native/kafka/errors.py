@@ -12,7 +12,7 @@ import copy
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from .error_code import ErrorCode
+from .error_code import UNKNOWN_TOPIC, ErrorCode
 from .model import CORRUPT_COLUMN, ERROR_COLUMN, TopicPartition
 
 
@@ -322,6 +322,12 @@ class NoCommittedOffsetError(KafkaError):
             f"group {self.group_id} has committed no offset of {self.topic_partition}, and "
             "auto.offset.reset is none: seek to where it begins (in on_assigned), or set auto_offset_reset"
         )
+
+
+def is_about_missing_partition(error: BaseException) -> bool:
+    """True if a topic or partition was missing, at once or until a deadline."""
+    found = error.__cause__ if isinstance(error, DeadlineExceededError) else error
+    return isinstance(found, BrokerError) and found.error_code in UNKNOWN_TOPIC
 
 
 def own_copy(error: KafkaError) -> KafkaError:

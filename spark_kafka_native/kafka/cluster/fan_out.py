@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from ..errors import AuthenticationError, ClientClosedError, KafkaError, NetworkError
+from ..errors import AuthenticationError, ClientClosedError, KafkaError
 from ..model import TopicPartition
 from ..network.connection import Connection
 from ..network.pending_response import PendingResponse
-from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ..protocol.message import Request, Response
 from ..runtime.deadline import Deadline
-from .metadata import ClusterMetadata, topics_named
+from .metadata import ClusterMetadata, metadata_of, topics_named, topics_request
 from .router import Router
 
 P = TypeVar("P")
@@ -153,19 +152,15 @@ def metadata_of_each_broker(
 
     Brokers that have not answered after ``give_up_after_ms`` are left out if any has.
     """
-    names = sorted(topics)
-    asked = [MetadataRequestTopic(name=name) for name in names]
-    request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
-
-    def read(node_id: int, response: MetadataResponse) -> list[ClusterMetadata]:
-        if not response.brokers:
-            raise NetworkError(f"broker {node_id}, just started, names no brokers yet, and maybe no topics")
-        return [ClusterMetadata().updated(response, names)]
-
-    what = f"asking each broker for {topics_named(names)}"
-    return ask_every_broker(
-        router, request, read, what=what, deadline=deadline, give_up_after_ms=give_up_after_ms
-    )[0]
+    answers, _ = ask_every_broker(
+        router,
+        topics_request(sorted(topics)),
+        lambda node_id, response: [metadata_of(response, node_id)],
+        what=f"asking each broker for {topics_named(topics)}",
+        deadline=deadline,
+        give_up_after_ms=give_up_after_ms,
+    )
+    return answers
 
 
 def ask_each_partition(

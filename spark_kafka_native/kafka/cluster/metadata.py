@@ -8,9 +8,15 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..error_code import ErrorCode
-from ..errors import BrokerError
+from ..errors import BrokerError, NetworkError
 from ..model import Broker, TopicPartition
-from ..protocol.api.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from ..protocol.api.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 
 NO_TOPIC_ID = UUID(int=0)
 """The topic id in responses of clusters without topic ids (KIP-516)."""
@@ -137,3 +143,21 @@ def _newer(known: Partition | None, told: MetadataResponsePartition) -> Partitio
         tuple(told.isr_nodes),
         told.error_code,
     )
+
+
+def topics_request(names: Iterable[str]) -> MetadataRequest:
+    """Asks about existing topics: none is created for it."""
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+
+def metadata_of(response: MetadataResponse, node_id: int) -> ClusterMetadata:
+    """What one broker knows. Raises as `require_brokers`."""
+    require_brokers(response, f"broker {node_id}, just started,")
+    return ClusterMetadata().updated(response, None)
+
+
+def require_brokers(response: MetadataResponse, broker: str = "a broker that has just started") -> None:
+    """Raises `NetworkError` for a response that proves nothing: it is not that of a cluster."""
+    if not response.brokers:
+        raise NetworkError(f"{broker} names no brokers yet, and maybe no topics")

@@ -8,10 +8,9 @@ from uuid import UUID
 
 from ..errors import BrokerError, IncompleteResponseError, KafkaError, NetworkError
 from ..model import TopicPartition
-from ..protocol.api.metadata import MetadataRequest, MetadataRequestTopic
 from ..runtime.deadline import Deadline
 from ..runtime.retry import Backoff, retry
-from .metadata import NO_TOPIC_ID, ClusterMetadata
+from .metadata import ClusterMetadata, metadata_of, topics_request
 from .router import Router
 
 RESPONSES_NEEDED: Final = 3
@@ -111,14 +110,4 @@ def _known_ids(metadata: ClusterMetadata) -> dict[str, UUID]:
 
 
 def _ask_broker(router: Router, node_id: int, topics: Collection[str], deadline: Deadline) -> dict[str, UUID]:
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in topics], allow_auto_topic_creation=False
-    )
-    response = router.send_to(node_id, request, deadline)
-    if not response.brokers:
-        raise NetworkError(f"broker {node_id}, just started, names no brokers yet, and maybe no topics")
-    return {
-        topic.name: topic.topic_id
-        for topic in response.topics
-        if topic.name is not None and topic.topic_id != NO_TOPIC_ID
-    }
+    return _known_ids(metadata_of(router.send_to(node_id, topics_request(topics), deadline), node_id))

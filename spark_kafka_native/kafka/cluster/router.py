@@ -45,7 +45,7 @@ from ..runtime.fork import in_forked_child
 from ..runtime.retry import Backoff, retry
 from ..runtime.waiting import DeadlineLock
 from .brokers import OF_ONE_BROKER, Brokers, kind_of
-from .metadata import ClusterMetadata, leader_changes, topics_named
+from .metadata import ClusterMetadata, leader_changes, require_brokers, topics_named
 from .retry_policy import DeletedTopics, FirstContacts, RetryPolicy, unknown_topics
 
 R = TypeVar("R", bound=Response)
@@ -172,8 +172,7 @@ class Router:
                     raise NetworkError("a bootstrap server answers REBOOTSTRAP_REQUIRED, too")
             if response.error_code:
                 raise BrokerError(response.error_code, "Metadata")
-            if not response.brokers:
-                raise NetworkError("a broker that has just started names no brokers yet, and maybe no topics")
+            require_brokers(response)
             self._learn(self._metadata.updated(response, wanted))
             if wanted is None:
                 self._fetched_at = dict.fromkeys(self._metadata.topics, now)

@@ -319,7 +319,7 @@ class FetchRun:
         return woken or (deadline is not None and deadline.expired)
 
     def _raise_broken(self) -> None:
-        for error in self.broken().values():
+        if error := next(iter(self.broken().values()), None):
             raise error
 
     def _apply_outcomes(self, outcomes: Collection[Outcome]) -> None:

@@ -192,8 +192,8 @@ class Progress:
     def allowed(self, offsets: Offsets) -> dict[TopicPartition, int]:
         """Those of the offsets that `check` lets pass."""
         with self._lock:
-            known = {tp: self._partitions.get(tp) for tp in offsets}
-            return {tp: offset for tp, offset in offsets.items() if self._allows(known[tp], offset)}
+            at = self._partitions.get
+            return {tp: offset for tp, offset in offsets.items() if self._allows(at(tp), offset)}
 
     @staticmethod
     def _allows(partition: _Partition | None, offset: int) -> bool:

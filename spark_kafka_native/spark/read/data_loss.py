@@ -10,8 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
-from ...kafka.error_code import UNKNOWN_TOPIC
-from ...kafka.errors import BrokerError, DeadlineExceededError, KafkaError
+from ...kafka.errors import KafkaError
 from ...kafka.model import TopicPartition
 from ..error_conditions import KafkaConditionError
 from .offset_range import format_topic_partitions
@@ -132,9 +131,3 @@ class DataLossPolicy:
             "false",
             names,
         )
-
-
-def is_about_missing_partition(error: BaseException) -> bool:
-    """True if a topic or partition was missing, at once or until a deadline."""
-    found = error.__cause__ if isinstance(error, DeadlineExceededError) else error
-    return isinstance(found, BrokerError) and found.error_code in UNKNOWN_TOPIC

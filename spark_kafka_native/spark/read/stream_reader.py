@@ -19,10 +19,9 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from ...kafka.cluster.router import Router, router_for
-from ...kafka.errors import ConfigError, KafkaError
+from ...kafka.errors import ConfigError, KafkaError, is_about_missing_partition
 from ..same_version import SameVersion
 from ..user_messages import HideTracebacks, advise, ignore_sigterm, stop_on_sigterm
-from .data_loss import is_about_missing_partition
 from .offset_range import KafkaInputPartition
 from .read_options import ReadTask, StreamOptions
 

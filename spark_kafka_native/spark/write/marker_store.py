@@ -19,7 +19,13 @@ from uuid import UUID
 from ...kafka.cluster.router import Router
 from ...kafka.config.client_config import ClientConfig, TransactionConfig
 from ...kafka.error_code import ErrorCode
-from ...kafka.errors import BrokerError, ConfigError, DeadlineExceededError, KafkaError
+from ...kafka.errors import (
+    BrokerError,
+    ConfigError,
+    DeadlineExceededError,
+    KafkaError,
+    is_about_missing_partition,
+)
 from ...kafka.group.committed_offsets import all_committed_offsets, committed_offsets
 from ...kafka.model import GroupMembership, OffsetToCommit, TopicPartition
 from ...kafka.producer.errors import DeliveryError, TransactionAbortableError
@@ -398,9 +404,7 @@ class MarkerTopic:
                 topics=(topic,),
             )
         except (BrokerError, DeadlineExceededError) as error:
-            cause = error.__cause__ if isinstance(error, DeadlineExceededError) else error
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if not isinstance(cause, BrokerError) or cause.error_code is not unknown:
+            if not is_about_missing_partition(error):
                 raise
             raise ConfigError(f"transactionMarkerTopic: topic {topic} does not exist: {create}") from error
         check_cleanup_policy(topic, policy[topic].get("cleanup.policy"))

@@ -31,9 +31,9 @@ from ....kafka.errors import (
     KafkaError,
     LogTruncatedError,
     OffsetOutOfRangeError,
+    is_about_missing_partition,
 )
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
-from ..data_loss import is_about_missing_partition
 from ..offset_range import OffsetRangeLimit, Specific, format_topic_partitions
 from ..read_options import ReadOptions
 from .admission_control import SizeEstimate

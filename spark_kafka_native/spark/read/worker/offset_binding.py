@@ -27,17 +27,11 @@ from ....kafka.errors import (
     LogTruncatedError,
     OffsetOutOfRangeError,
     TopicRecreatedError,
+    is_about_missing_partition,
 )
 from ....kafka.model import IsolationLevel, OffsetAt, TopicPartition
 from ....kafka.runtime.deadline import Deadline
-from ..data_loss import (
-    OTHER_CLUSTER,
-    LogShrunk,
-    Loss,
-    OffsetsLost,
-    PartitionsDeleted,
-    is_about_missing_partition,
-)
+from ..data_loss import OTHER_CLUSTER, LogShrunk, Loss, OffsetsLost, PartitionsDeleted
 from ..offset_range import At, Earliest, FirstAtOrAfter, Inner, OffsetRange, fixed_offset, is_open
 
 OUTAGES_MS: Final = 60_000

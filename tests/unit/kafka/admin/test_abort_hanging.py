@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -73,8 +75,9 @@ def test_an_abort_with_a_lost_response_is_found_to_be_done(known: int, sent: int
                 admin.abort_hanging(A0, 1)
 
 
-@pytest.mark.parametrize("lost", ["Metadata", "WriteTxnMarkers"])
-def test_an_abort_of_which_no_response_came_may_have_been_carried_out(lost: str) -> None:
+@contextmanager
+def hanging() -> Iterator[tuple[MockBroker, Admin]]:
+    """A broker with an open transaction in a-0, and little time for requests to it."""
     state = {"producer_id": 7, "current_txn_start_offset": 1}
     with (
         MockBroker() as broker,
@@ -83,6 +86,12 @@ def test_an_abort_of_which_no_response_came_may_have_been_carried_out(lost: str)
         broker.create_topic("a")
         there = {"partition_index": 0, "active_producers": [state]}
         broker.on("DescribeProducers", times=None).reply({"topics": [{"name": "a", "partitions": [there]}]})
+        yield broker, admin
+
+
+@pytest.mark.parametrize("lost", ["Metadata", "WriteTxnMarkers"])
+def test_an_abort_of_which_no_response_came_may_have_been_carried_out(lost: str) -> None:
+    with hanging() as (broker, admin):
         broker.on(lost, times=None).hang_up()
         with pytest.raises(KafkaError) as raised:
             admin.abort_hanging(A0, 1)
@@ -93,14 +102,7 @@ def test_an_abort_of_which_no_response_came_may_have_been_carried_out(lost: str)
 def test_an_abort_for_which_the_leader_could_not_be_reached_was_not_carried_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    state = {"producer_id": 7, "current_txn_start_offset": 1}
-    with (
-        MockBroker() as broker,
-        Admin(broker.bootstrap_servers, default_api_timeout_ms=1_000, retry_backoff_ms=5) as admin,
-    ):
-        broker.create_topic("a")
-        there = {"partition_index": 0, "active_producers": [state]}
-        broker.on("DescribeProducers", times=None).reply({"topics": [{"name": "a", "partitions": [there]}]})
+    with hanging() as (_, admin):
         leader = Router.leader
 
         def leader_that_ends(router: Router, *given: Any) -> Any:

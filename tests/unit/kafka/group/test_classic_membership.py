@@ -198,9 +198,8 @@ def test_cooperative_members_keep_what_they_have_and_give_up_in_a_second_round()
     assert (told.owned_partitions, told.generation_id) == (by_topic([A0]), 2)
 
 
-def test_partitions_whose_giving_up_was_interrupted_are_given_to_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def about_to_give_up() -> ClassicMembership:
+    """A member that keeps a-0 and is to give up a-1."""
     membership = stable(cooperative=True)
     asked(membership, 3.0)
     membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
@@ -208,6 +207,13 @@ def test_partitions_whose_giving_up_was_interrupted_are_given_to_others(
     membership.answered(joined(2, protocol_name="cooperative-sticky"), 3.0)
     asked(membership, 3.0)
     membership.answered(synced(A0), 3.0)
+    return membership
+
+
+def test_partitions_whose_giving_up_was_interrupted_are_given_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    membership = about_to_give_up()
     change = membership.begin()
     assert change == Change(revoked=frozenset({A1}))
 
@@ -421,13 +427,7 @@ def test_a_member_that_nobody_reads_for_stops_trying_to_join() -> None:
 
 def test_a_change_that_an_interrupt_has_ended_does_not_keep_it_from_joining() -> None:
     """Unless a change is due, the caller begins none: the group waited for this member."""
-    membership = stable(cooperative=True)
-    asked(membership, 3.0)
-    membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 3.0)
-    asked(membership, 3.0)
-    membership.answered(joined(2, protocol_name="cooperative-sticky"), 3.0)
-    asked(membership, 3.0)
-    membership.answered(synced(A0), 3.0)
+    membership = about_to_give_up()
     assert membership.begin() == Change(revoked=frozenset([A1]))
     asked(membership, 6.0)
     membership.answered(heartbeat(ErrorCode.REBALANCE_IN_PROGRESS), 6.0)

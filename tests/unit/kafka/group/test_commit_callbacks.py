@@ -138,16 +138,23 @@ def test_a_callback_that_would_wait_for_its_own_thread_fails_at_once(
     assert group.committed == {A0: 3}
 
 
+def overtake(
+    consumer: GroupConsumer, asked: list[Future[None]], group: ScriptedGroup, gate: threading.Event
+) -> None:
+    """Seek while the first of the commits is on its way, and wait for all."""
+    wait_until("one is on its way", lambda: group.cluster[1].requests(OffsetCommitRequest))
+    consumer.seek(A0, 1)
+    gate.set()
+    for commit in asked:
+        commit.result(WITHIN_S)
+
+
 def test_a_commit_that_a_seek_overtakes_is_sent(group: ScriptedGroup, gate: threading.Event) -> None:
     """It contains the records that were handed out before it was asked for."""
     with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
         records = read_all(consumer)
         asked = [consumer.commit_async(records[0]), consumer.commit_async()]
-        wait_until("one is on its way", lambda: group.cluster[1].requests(OffsetCommitRequest))
-        consumer.seek(A0, 1)
-        gate.set()
-        for commit in asked:
-            commit.result(WITHIN_S)
+        overtake(consumer, asked, group, gate)
         assert group.committed == {A0: 3}
         with pytest.raises(CommitFailedError, match="since the last seek only offsets 1 to 1 were read"):
             consumer.commit(records[2])
@@ -158,11 +165,7 @@ def test_a_commit_that_a_seek_overtakes_does_not_go_back(group: ScriptedGroup, g
     with GroupConsumer(group.cluster.bootstrap_servers, "a", "g", enable_auto_commit=False) as consumer:
         records = read_all(consumer)
         asked = [consumer.commit_async(records[at]) for at in (0, 2, 1)]
-        wait_until("one is on its way", lambda: group.cluster[1].requests(OffsetCommitRequest))
-        consumer.seek(A0, 1)
-        gate.set()
-        for commit in asked:
-            commit.result(WITHIN_S)
+        overtake(consumer, asked, group, gate)
         assert group.committed == {A0: 3}
 
 
