@@ -81,9 +81,9 @@ class PartitionSequence:
         self._reached: tuple[int, ...] = ()
         """The last of the batches that have ended and are, or may be, in the log."""
         self.perhaps_recreated = False
-        """A broker denied the topic while others were in flight, or confirmed a batch before an earlier one:
-        the topic may have been created again and begun with one from behind, which by name only later
-        metadata would show, if brokers name ids at all."""
+        """Asked by name, a broker denied the topic while others were in flight, or confirmed a batch before
+        an earlier one: the topic may have been created again and begun with one from behind, which only
+        later metadata would show, if brokers name ids at all. By id a batch can't get into another topic."""
 
     def number(self, batch: Batch) -> None:
         """Give ``batch`` its identity and sequence numbers, once: from now on its bytes never change."""

@@ -296,9 +296,12 @@ class PartitionQueue:
         self._came_back(batch)
         self._begin_turn(now)
 
-    def answered(self, batch: Batch, code: ErrorCode, cause: BrokerError, now: float) -> Verdict | None:
-        """A broker answered ``code`` for ``batch``. Returns what that means, for the caller to act upon; None
-        where nothing is to be done, as the batch was given up while it was under way."""
+    def answered(
+        self, batch: Batch, code: ErrorCode, cause: BrokerError, now: float, *, by_id: bool = False
+    ) -> Verdict | None:
+        """A broker answered ``code`` for ``batch`` of a request that named the topic ``by_id``, or by its
+        name. Returns what that means, for the caller to act upon; None where nothing is to be done, as the
+        batch was given up while it was under way."""
         head_of_line = self._is_head(batch)
         verdict = judge(
             code,
@@ -314,9 +317,9 @@ class PartitionQueue:
         self._came_back(batch)
         self._begin_turn(now)
         if isinstance(verdict, Delivered):
-            self._confirm(batch, now, head_of_line)
+            self._confirm(batch, now, head_of_line, by_id)
             return verdict
-        self._note_refusal(batch, code, cause)
+        self._note_refusal(batch, code, cause, by_id)
         if batch.ended:
             return None
         match verdict:
@@ -548,19 +551,21 @@ class PartitionQueue:
             if _has_own_numbers(one)
         )
 
-    def _confirm(self, batch: Batch, now: float, head_of_line: bool) -> None:
+    def _confirm(self, batch: Batch, now: float, head_of_line: bool, by_id: bool) -> None:
         self._failures = 0
         self._not_before = 0.0
         self._unknown_since = None
         if self._sequence is not None:
             self._sequence.confirm(batch, now)
-            self._sequence.perhaps_recreated = not head_of_line
+            if head_of_line or not by_id:
+                self._sequence.perhaps_recreated = not head_of_line
 
-    def _note_refusal(self, batch: Batch, code: ErrorCode, cause: BrokerError) -> None:
+    def _note_refusal(self, batch: Batch, code: ErrorCode, cause: BrokerError, by_id: bool) -> None:
         batch.sending.indefinite |= is_indefinite(code)
         batch.sending.last_error = cause
         # With none in flight, none from behind can begin another topic before this one is sent again.
-        if self._sequence is not None and self._in_flight and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        denied_others = self._in_flight and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not by_id
+        if self._sequence is not None and denied_others:
             self._sequence.perhaps_recreated = True
 
     @property

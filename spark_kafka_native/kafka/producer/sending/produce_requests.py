@@ -167,6 +167,8 @@ class Answered:
     response: PartitionProduceResponse
     cause: BrokerError
     """Its error, with the broker's own words."""
+    by_id: bool
+    """The request named its topic by id: the answer is about no topic that was created again."""
 
 
 @dataclass(frozen=True)
@@ -308,7 +310,7 @@ class ProduceConnections:
             topic = batch.topic_partition.topic
             self._transaction.wrote({topic: request.topic_ids[topic]})
         where = f"Produce to {batch.topic_partition}"
-        return Answered(batch, found, error_of(found, where))
+        return Answered(batch, found, error_of(found, where), request.by_id)
 
 
 def error_of(response: PartitionProduceResponse, where: str) -> BrokerError:

@@ -254,8 +254,8 @@ class SenderLoop:
                 self._completion.delivered(batch, DeliveryStatus.POSSIBLY_PERSISTED, None, None)
             case Unanswered(cause=cause):
                 self._act(queue.lost(batch, cause, now), answer)
-            case Answered(response=response, cause=cause):
-                verdict = queue.answered(batch, response.error_code, cause, now)
+            case Answered(response=response, cause=cause, by_id=by_id):
+                verdict = queue.answered(batch, response.error_code, cause, now, by_id=by_id)
                 if isinstance(verdict, Delivered):
                     self._delivered(answer, verdict.duplicate)
                 else:

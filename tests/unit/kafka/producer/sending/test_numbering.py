@@ -74,6 +74,31 @@ def test_a_record_that_a_recreated_topic_refuses_is_in_no_other_records_way():
         assert [one.value for one in broker.records("t", 0)] == [b"0", b"2", b"3"]
 
 
+@pytest.mark.parametrize("version", [12, 13])
+def test_behind_a_refused_record_of_a_topic_that_was_denied_only_an_id_gives_certainty(version):
+    with MockBroker(versions={"Produce": (3, version)}) as broker:
+        broker.create_topic("t")
+        with Producer(broker.bootstrap_servers, linger_ms=0, batch_records=1, max_in_flight=3) as producer:
+            producer.send("t", b"first", partition=0).result(20)
+            decided = threading.Event()
+            broker.on("Produce", topic="t", times=2).fail("UNKNOWN_TOPIC_OR_PARTITION").hold(decided)
+            broker.on("Produce", topic="t", times=1).fail("NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+            broker.on("Produce", topic="t", times=1).fail("INVALID_RECORD")
+            sent = [producer.send("t", b"%d" % i, partition=0) for i in range(3)]
+            queue = producer._sender.loop.queues.of(TP)
+            eventually(lambda: len(queue.in_flight) == 3, "all are under way")
+            decided.set()
+            errors = [one.exception(20) for one in sent]
+        codes = [error and error.__cause__.error_code for error in errors]
+        values = [one.value for one in broker.records("t", 0)]
+        if version == 12:
+            assert codes == [ErrorCode.INVALID_RECORD, *[ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2]
+            assert values == [b"first"]
+        else:
+            assert codes == [ErrorCode.INVALID_RECORD, None, None]
+            assert values == [b"first", b"1", b"2"]
+
+
 def test_out_of_order_at_the_head_of_the_line_is_fatal(cluster):
     # The broker misses what it confirmed: going on would hide the hole.
     with producing(cluster) as producer:

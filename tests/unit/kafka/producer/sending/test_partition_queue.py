@@ -70,8 +70,10 @@ class Partition(PartitionQueue):
             sent.append(one)
         return sent
 
-    def answer(self, one: Batch, code: ErrorCode = E.NONE, now: float = 0.0) -> Verdict | None:
-        return self.answered(one, code, BrokerError(code, "Produce"), now)
+    def answer(
+        self, one: Batch, code: ErrorCode = E.NONE, now: float = 0.0, *, by_id: bool = False
+    ) -> Verdict | None:
+        return self.answered(one, code, BrokerError(code, "Produce"), now, by_id=by_id)
 
     @property
     def phase(self) -> Phase:
@@ -585,6 +587,25 @@ class TestProducerId:
         assert partition.ask(now=9, topic_id=None) is first
         certain = code is E.NOT_ENOUGH_REPLICAS and end == "lost"  # a log has none behind one that is missing
         assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == (RENUMBER if certain else FATAL)
+
+    @pytest.mark.parametrize("end", ["delivered", "lost"])
+    def test_a_topic_that_is_asked_by_its_id_is_no_other(self, partition: Partition, end: str) -> None:
+        """If it had been created again, the broker would not know that id."""
+        confirmed(partition)
+        refused, first, second, *behind = fill(partition, 1, 2, 3, 4, 5)
+        partition.ask_all()
+        partition.answer(refused, E.UNKNOWN_TOPIC_OR_PARTITION, by_id=True)
+        partition.lost(first, LOST, 0)
+        if end == "delivered":  # its log has the one before it, too
+            assert partition.answer(second, by_id=True) == DELIVERED
+        else:
+            partition.lost(second, LOST, 0)
+        for one in behind:
+            partition.lost(one, LOST, 0)
+        given_up = [refused, first, second] if end == "lost" else [refused, first]
+        partition.given_up(given_up)
+        assert partition.ask(now=9) is behind[0]
+        assert partition.answer(behind[0], E.OUT_OF_ORDER_SEQUENCE_NUMBER, by_id=True) == RENUMBER
 
     @pytest.mark.parametrize("topic_id", [None, UUID(int=2)])
     def test_none_is_numbered_anew_that_one_from_behind_overtakes_after_it_was_refused(
