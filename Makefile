@@ -13,7 +13,7 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 MUTANTS_ARGS ?=
 
-.PHONY: demo test check image bench soak mutants sanitize matrix wheels docs docs-browser workflows broker clean java
+.PHONY: demo test check image bench soak mutants jitter sanitize matrix wheels docs docs-browser workflows broker clean java
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo "make bench   the benchmarks, next to their peers"
 	@echo "make soak    the tests that take minutes, and those that take hours"
 	@echo "make mutants changes to the code that no test notices; MUTANTS_ARGS=--help"
+	@echo "make jitter  the unit tests, with threads held up at random: races show"
 	@echo "make sanitize  the compiled kernels with gcc's sanitizers (some minutes)"
 	@echo "make matrix  the lowest versions of everything, and each PySpark, Python and Kafka (an hour); writes docs/compatibility.md"
 	@echo "make wheels  the sdist and the wheels of all platforms in dist/, checked and tried"
@@ -47,6 +48,10 @@ soak: $(STAMP) java
 # By hand: hours for everything, minutes for MUTANTS_ARGS="--module kafka/records/batch.py --sample 50 --seed 1".
 mutants: $(STAMP)
 	$(BIN)/python tests/tools/mutants.py $(MUTANTS_ARGS)
+
+# By hand, after a change in what threads share. PYTHONPATH: plugins are imported before pytest's own setting counts.
+jitter: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m pytest -p support.hooks.jitter -m "not soak and not broker and not spark" -n $(WORKERS) --dist loadfile tests/unit $(PYTEST_ARGS)
 
 # By hand, after a change in a kernel. Needs gcc.
 sanitize: $(STAMP)
