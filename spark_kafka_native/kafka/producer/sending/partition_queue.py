@@ -437,6 +437,8 @@ class PartitionQueue:
                 return NeedProducerId()
             self._forget_former_numbers(sequence)
             sequence.restart(started)
+            # What the former topic refused says nothing of where one from behind is.
+            sequence.perhaps_recreated = not self._transactional
         self._topic_id = topic_id or self._topic_id
         return sequence
 

@@ -8,6 +8,7 @@ anything dies before that, the transaction is never committed.
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Final
@@ -30,6 +31,10 @@ from .stream_commit import WriteCommitFailedError
 _LOG: Final = logging.getLogger("spark_kafka_native")
 
 ABORT_MS: Final = 15_000
+
+_STRAGGLERS_S: Final = 5.0
+"""How long after a job the last of its tasks may begin: Spark ends their Python two seconds after it knows
+(``spark.python.task.killTimeout``)."""
 
 _VISIBLE_MS: Final = 30_000
 """How long a committed job waits for its readers: a coordinator answers before they can see it."""
@@ -91,14 +96,21 @@ def abort_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOpt
     """On the driver: abort the transaction, if that is possible. Spark calls this after a failed commit,
     too: a committed transaction stays committed."""
     router = router_for(options.client)
-    deadline = router.deadline(ABORT_MS)
+
+    def fence() -> None:
+        deadline = router.deadline(ABORT_MS)
+        init_producer_id(router, job.transactional_id, job.transaction_timeout_ms, None, deadline)
+
     try:
         for one in transactions_of(messages):
             # Not by InitProducerId: the coordinator would forget how this one has ended.
-            end_transaction(router, one, commit=False, deadline=deadline)
+            end_transaction(router, one, commit=False, deadline=router.deadline(ABORT_MS))
         if not transactions_of(messages):
-            timeout_ms = job.transaction_timeout_ms
-            init_producer_id(router, job.transactional_id, timeout_ms, None, deadline)
+            fence()
+            if len(reports_of(messages)) < len(messages):
+                # A task that begins now would hold up readers until its transaction's timeout is over.
+                time.sleep(_STRAGGLERS_S)
+                fence()
     except KafkaError as error:
         _LOG.warning(
             "%s was not aborted; it is when its timeout of %d ms is over: %s",

@@ -1161,7 +1161,28 @@ def test_an_atomic_write_is_seen_whole_or_not_at_all(broker: MockBroker) -> None
         assert (whole.seen(), whole.open()) == ([] if is_aborted else values_in(0), [])
 
 
-def test_an_atomic_write_ends_what_an_earlier_run_or_a_killed_task_has_left(broker: MockBroker) -> None:
+def test_an_aborted_atomic_write_ends_what_a_task_leaves_that_spark_ends_late(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or readers with read_committed would wait for the timeout of its transaction."""
+    whole = Sink(broker)
+    job = begin_atomic(whole.router, whole.options, whole.once)
+    begun = []
+
+    def begin_late(seconds: float) -> None:
+        begun.append(write_atomic(job, rows([b"late"]), COLUMNS, whole.options, 0))
+        assert whole.open()
+
+    monkeypatch.setattr(atomic_write, "time", SimpleNamespace(sleep=begin_late))
+    abort_atomic(job, [None, None], whole.options)
+    assert len(begun) == 1
+    assert (whole.seen(), whole.open()) == ([], [])
+
+
+def test_an_atomic_write_ends_what_an_earlier_run_or_a_killed_task_has_left(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic_write, "_STRAGGLERS_S", 0)
     whole = Sink(broker, transactionalIdPrefix="jobs")
     job = begin_atomic(whole.router, whole.options, whole.once)
     empty = write_atomic(job, rows([]), COLUMNS, whole.options, 1)

@@ -623,6 +623,20 @@ class TestProducerId:
         assert numbers(first) == (7, 0, 2)
         assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
 
+    def test_none_is_numbered_anew_that_a_former_topic_refused_where_one_from_behind_may_be_in_this_one(
+        self, partition: Partition
+    ) -> None:
+        confirmed(partition)
+        refused, first, lost = fill(partition, 1, 2, 3)
+        partition.ask_all()
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        partition.lost(lost, LOST, 0)
+        assert recreated(partition) is first
+        assert numbers(first) == (7, 0, 2)
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
+
     def test_a_topic_that_was_denied_is_the_same_once_it_has_the_next_in_line(
         self, partition: Partition
     ) -> None:
