@@ -51,6 +51,8 @@ class KafkaStreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvai
         self._options = options
         self._task = ReadTask.of(options.read, schema, ends_are_known=True)
         self._last_end: Json | None = None
+        self._is_taken_for_new = False
+        """True if an end was asked for without a start, before any batch: it is that of a first batch."""
         self._latest: Json | None = None
         """The last answer of `latestOffset`, with the topics that there are now."""
 
@@ -118,6 +120,7 @@ class KafkaStreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvai
         """Where the next batch ends; ``start`` if there is nothing to read. PySpark 4.1 gives no arguments:
         the last planned end is the start then, and the batch has no limit."""
         if start is None:
+            self._is_taken_for_new = self._last_end is None
             end = self._latest = self._planner.latest(
                 self._last_end or self._planner.initial(), limited=False
             )
@@ -137,8 +140,15 @@ class KafkaStreamReader(SameVersion, DataSourceStreamReader, SupportsTriggerAvai
 
     @HideTracebacks()
     def partitions(self, start: Json, end: Json) -> list[KafkaInputPartition]:
-        """The tasks of a batch."""
-        self._last_end = end
+        """The tasks of a batch. PySpark 4.1 asks for those between the last logged offset and itself before
+        anything else at a restart, so that `latestOffset` has a start."""
+        if self._is_taken_for_new and start != self._planner.initial():
+            raise ConfigError(
+                "spark.sql.streaming.triggerAvailableNowWrapper.enabled: with it, Spark asks for the end of "
+                "a batch before it says where the stream is, so that records would be skipped. Set it to "
+                "false: the stream goes on where it was, and Trigger.AvailableNow is one batch"
+            )
+        self._is_taken_for_new, self._last_end = False, end
         tasks = self._planner.plan(start, end)
         self._check_circle({one.topic for task in tasks for one in task})
         login = None if self._tokens is None else self._tokens.login().login
@@ -212,6 +222,7 @@ class RefusedStreamReader(KafkaStreamReader):
     def __init__(self, error: KafkaError) -> None:
         self._error = error
         self._last_end = self._latest = None
+        self._is_taken_for_new = False
 
     @property
     def _planner(self) -> StreamPlanner:

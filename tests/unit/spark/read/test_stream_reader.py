@@ -147,6 +147,30 @@ def test_without_admission_control_what_was_planned_last_is_the_start(reader_of)
     assert reader._offset_committer.told == []
 
 
+def test_an_end_from_before_a_restart_says_where_it_is_ends_the_query(reader_of):
+    """Spark 4.1 with spark.sql.streaming.triggerAvailableNowWrapper.enabled: each run would seem to be the
+    first one, which starts where its end says."""
+    reader = reader_of()
+    reader.latestOffset()
+    for end in (offset(5), offset(9)):
+        with pytest.raises(ConfigError, match=r"triggerAvailableNowWrapper\.enabled: .* Set it to false"):
+            reader.partitions(offset(5), end)
+    assert reader._planner.asked == [(offset(1), False)]
+
+
+def test_a_first_batch_and_a_restart_without_that_conf_go_on(reader_of):
+    first, restarted = reader_of(), reader_of()
+    first.latestOffset()
+    first.partitions(offset(1), offset(1))  # of a first batch that is empty
+    restarted.partitions(offset(5), offset(5))
+    for reader in (first, restarted):
+        reader.latestOffset()
+        reader.partitions(offset(5), offset(9))
+    later = reader_of()  # PySpark 4.2
+    later.latestOffset(offset(5), ReadAllAvailable())
+    later.partitions(offset(5), offset(9))
+
+
 def test_what_workers_get_is_the_task_alone(reader_of):
     reader = reader_of(**{"kafka.group.id": "g", "commitOffsets": "true"})
     del reader.__dict__["_planner"], reader.__dict__["_offset_committer"]
