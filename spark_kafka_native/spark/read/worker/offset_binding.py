@@ -258,7 +258,7 @@ def rebind_ranges(
             return Binding(ranges=tuple(left), losses=(_truncated(error),))
         case OffsetOutOfRangeError() | EndOfLogError():
             try:
-                return Binding.of([_look_at_log(router, one, error) for one in left])
+                return _look_at_log(router, left, error, isolation_level)
             except (BrokerError, DeadlineExceededError) as later:  # the topic may have been deleted since
                 return _without_deleted(router, left, later)
         case _:
@@ -283,10 +283,16 @@ def _truncated(error: LogTruncatedError) -> OffsetsLost:
     )
 
 
-def _look_at_log(router: Router, bound: BoundRange, error: OffsetOutOfRangeError | EndOfLogError) -> Binding:
-    tp = bound.topic_partition
-    if tp != error.topic_partition:
-        return Binding(ranges=(bound,))
+def _look_at_log(
+    router: Router,
+    left: Sequence[BoundRange],
+    error: OffsetOutOfRangeError | EndOfLogError,
+    isolation_level: IsolationLevel,
+) -> Binding:
+    tp = error.topic_partition
+    bound = next((one for one in left if one.topic_partition == tp), None)
+    if bound is None:
+        return Binding(ranges=tuple(left))
     if isinstance(error, EndOfLogError) and error.high_watermark >= bound.until_offset:
         # An open transaction holds the last stable offset back: the records are there, only not yet to be
         # seen.
@@ -294,9 +300,18 @@ def _look_at_log(router: Router, bound: BoundRange, error: OffsetOutOfRangeError
     # The broker that said so may have been deposed without knowing, and lack records of its successor.
     router.metadata({tp.topic}, refresh=True)
     log = list_bounds(router, [tp], isolation_level=IsolationLevel.READ_UNCOMMITTED)[tp]
+    if bound.topic_id is not None:
+        # Afterwards, as offsets are listed by name.
+        expected = {tp.topic: bound.topic_id}
+        topic_id = find_recreated(router, expected, refresh=True, at={tp}).get(tp.topic)
+        if topic_id is not None:
+            recreated = TopicRecreatedError(tp.topic, str(bound.topic_id), str(topic_id))
+            return _follow_topic(router, left, recreated, isolation_level)
     kept, loss = cut_to_log(bound, log.first, log.end, error)
+    there = (kept if one is bound else one for one in left)
     return Binding(
-        ranges=(kept,) if kept.position < kept.until_offset else (), losses=() if loss is None else (loss,)
+        ranges=tuple(one for one in there if one.position < one.until_offset),
+        losses=() if loss is None else (loss,),
     )
 
 

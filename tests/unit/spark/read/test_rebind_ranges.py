@@ -114,6 +114,35 @@ def test_a_topic_that_is_deleted_before_its_log_is_looked_at_is_lost(cluster, ro
     assert found == Binding(ranges=(left[2],), losses=(PartitionsDeleted(topic_partitions={T0, T1}),))
 
 
+@pytest.mark.parametrize("error", [OffsetOutOfRangeError(T0, 5), EndOfLogError(T0, 5, 40, 30)])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_topic_that_is_created_again_before_its_log_is_looked_at_is_followed(
+    cluster, router, monkeypatch, error, when
+):
+    """Offsets are listed by name: those of the new topic are no loss of the former one, and are read where
+    the end is open."""
+    former, current = cluster.topic_ids["t"], uuid4()
+    metadata = router.metadata
+
+    def create_again(*asked, refresh=False, **named):
+        known = metadata(*asked, refresh=refresh, **named) if when == "after" else None
+        if refresh:
+            cluster.topic_ids["t"] = current
+            cluster.logs[T0].log_start_offset, cluster.logs[T0].end_offset = 0, 3
+        return known or metadata(*asked, refresh=refresh, **named)
+
+    router.metadata({"t", "u"})
+    monkeypatch.setattr(router, "metadata", create_again)
+    left = [bound(T0, 5, 40, end=Latest(), topic_id=former.hex).advanced(5), bound(U0, 30, 40)]
+    found = rebind_ranges(router, left, error, LEVEL)
+    assert spans(found) == [("u-0", 30, 40), ("t-0", 0, 3)]
+    assert found.ranges[1].topic_id == current
+    (loss,) = found.losses
+    assert (loss.from_offset, loss.lost, str(loss.cause)) == (
+        5, 35, str(TopicRecreatedError("t", str(former), str(current))),
+    )  # fmt: skip
+
+
 def test_a_log_that_cannot_be_looked_at_is_no_loss(cluster, router, monkeypatch):
     refused = BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "there")
 
