@@ -136,9 +136,9 @@ class FetchPosition:
         self.probe_until = until
 
     def forget_epoch(self) -> None:
-        """The broker does not know the epoch of the last record: request without it."""
-        self._offset_epoch = -1
+        """The broker does not know the epoch of the last record: request once without it."""
         self.rewind()
+        self.last_fetched_epoch = -1
 
     def seek(self, offset: int, until_offset: int, leader_epoch: int = -1) -> None:
         """Continue from ``offset``, as if nothing had been read before but the record before it, which has

@@ -367,6 +367,8 @@ def test_out_of_range_asks_without_the_epoch_before_it_is_believed() -> None:
     apply_response(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), ANSWER, RULES)
     assert isinstance(one.error, OffsetOutOfRangeError)
     assert one.error.offset == 15
+    one.try_again()  # another broker may know it, and that its log was cut
+    assert one.position.last_fetched_epoch == one.position.offset_epoch == 4
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE])

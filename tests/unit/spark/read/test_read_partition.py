@@ -156,8 +156,10 @@ def test_a_leader_that_refuses_what_it_has_holds_up_no_other_partition(cluster):
     assert len(cluster[2].requests(FetchRequest)) == 1
 
 
-def test_a_log_that_is_cut_just_as_a_wait_for_its_end_is_over_is_found_out(cluster, read, monkeypatch):
-    """The look at the log says that nothing is wrong: it has the offsets, with other records."""
+@pytest.mark.parametrize("first", ["EndOfLogError", "OffsetOutOfRangeError"])
+def test_a_log_that_is_cut_just_as_it_is_looked_at_is_found_out(cluster, read, monkeypatch, first):
+    """After a wait for its end, or a refusal. The look at the log says that nothing is wrong: it has the
+    offsets, with other records."""
     log = cluster.logs[TopicPartition("t", 0)]
     rebind = read_partition_module.rebind_ranges
     errors = []
@@ -171,11 +173,20 @@ def test_a_log_that_is_cut_just_as_a_wait_for_its_end_is_over_is_found_out(clust
                 log.append([b"new"] * 5)
         return rebind(router, left, error, level)
 
+    def refuse(request, version):
+        answer = cluster.fetcher(1)(request, version)
+        if errors or request.topics[0].partitions[0].fetch_offset < 20:
+            return answer
+        parts = [refusal(0, ErrorCode.OFFSET_OUT_OF_RANGE)]  # with the epoch, and without it
+        return replace(answer, responses=[replace(one, partitions=parts) for one in answer.responses])
+
+    if first == "OffsetOutOfRangeError":
+        cluster[1].on(FetchRequest, refuse)
     monkeypatch.setattr(read_partition_module, "rebind_ranges", elect)
     whole = planned(At(0), At(40), topic_id=cluster.topic_ids["t"].hex)
     with pytest.raises(KafkaConditionError, match="KAFKA_DATA_LOSS"):
         read(whole, ends_are_known=True, end_of_log_wait_ms=500)
-    assert errors == ["EndOfLogError", "LogTruncatedError"]
+    assert errors == [first, "LogTruncatedError"]
 
 
 def test_a_task_says_how_many_records_were_bad(cluster, read, caplog):
