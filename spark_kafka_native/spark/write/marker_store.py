@@ -390,8 +390,11 @@ class MarkerTopic:
         process, and again if it was created anew. A broker may hear of a topic later than others."""
         topic = self._place.topic
         deadline = self._router.deadline(self._options.producer.max_block_ms)
-        self._router.metadata((topic,), refresh=True, deadline=deadline)
-        if self._as_checked() in _checked:
+        found = self._router.metadata((topic,), refresh=True, deadline=deadline).topics.get(topic)
+        place = None
+        if found is not None and not found.error_code:
+            place = self._router.config, topic, found.topic_id
+        if place in _checked:
             return
         from ...kafka.cluster.describe_configs import describe_topic_configs
 
@@ -408,11 +411,8 @@ class MarkerTopic:
                 raise
             raise ConfigError(f"transactionMarkerTopic: topic {topic} does not exist: {create}") from error
         check_cleanup_policy(topic, policy[topic].get("cleanup.policy"))
-        _checked.add(self._as_checked())
-
-    def _as_checked(self) -> tuple[ClientConfig, str, UUID | None]:
-        found = self._router.snapshot.topics.get(self._place.topic)
-        return self._router.config, self._place.topic, None if found is None else found.topic_id
+        if place is not None:  # else it could be any topic of that name
+            _checked.add(place)
 
     def last(
         self,

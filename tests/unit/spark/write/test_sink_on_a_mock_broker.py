@@ -617,6 +617,27 @@ def test_the_configs_of_a_marker_topic_are_asked_for_once_in_a_process(
         sink.run_task(2, 0)
 
 
+def test_a_marker_topic_that_a_broker_does_not_know_yet_is_not_taken_for_one_that_was_checked(
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its configs may come from another broker; without an id it could be any topic of that name."""
+    for name in ("NEW_TOPIC_WAIT_MS", "KNOWN_TOPIC_WAIT_MS"):
+        monkeypatch.setattr(retry_policy, name, 300)
+    sink = Sink(broker, transactionMarkerTopic="m")
+    markers = marker_store.find_markers(router_for(sink.options.client), sink.options)
+    broker.create_topic("m", configs={"cleanup.policy": "compact"})
+    broker.on("Metadata", topic="m", times=1).fail("UNKNOWN_TOPIC_OR_PARTITION")
+    markers.check()
+    with broker.cluster.changed:
+        broker.cluster.delete_topic("m")
+    with pytest.raises(ConfigError, match="topic m does not exist"):
+        markers.check()
+    broker.create_topic("m", configs={"cleanup.policy": "delete"})
+    broker.on("Metadata", topic="m", times=1).fail("UNKNOWN_TOPIC_OR_PARTITION")
+    with pytest.raises(ConfigError, match=r"topic m has cleanup\.policy=delete"):
+        markers.check()
+
+
 def test_the_driver_of_a_batch_write_creates_the_topics_that_no_row_names(broker: MockBroker) -> None:
     given = {
         "kafka.bootstrap.servers": broker.bootstrap_servers,
