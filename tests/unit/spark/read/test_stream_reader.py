@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import StructType
 from support.brokers.planning_cluster import PlanningCluster
-from support.brokers.scripted_broker import properties
 
 from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.cluster.router import Router
@@ -239,12 +238,14 @@ def test_tasks_believe_the_ends_of_a_batch(reader_of):
 
 
 @pytest.fixture
-def letters():
-    """A cluster with a topic for dead letters, and a router to it."""
+def letters(monkeypatch):
+    """A cluster with a topic for dead letters, and a router to it. No topic is waited for for long."""
+    for name in ("NEW_TOPIC_WAIT_MS", "KNOWN_TOPIC_WAIT_MS"):
+        monkeypatch.setattr(retry_policy, name, 300)
     with PlanningCluster() as cluster:
         cluster.create("letters")
-        quick = properties(cluster.bootstrap_servers, default_api_timeout_ms=500)
-        with closing(Router(ClientConfig.from_properties(quick))) as router:
+        client = ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap_servers})
+        with closing(Router(client)) as router:
             yield cluster, router
 
 
@@ -258,12 +259,10 @@ def test_a_topic_for_dead_letters_has_to_exist(letters):
 def test_a_wrong_name_of_a_topic_for_dead_letters_is_waited_for_as_one_that_was_never_seen(
     letters, monkeypatch, caplog
 ):
-    cluster, _ = letters
-    for name, wait_ms in {"SAY_UNKNOWN_MS": 0, "NEW_TOPIC_WAIT_MS": 300, "KNOWN_TOPIC_WAIT_MS": 300}.items():
-        monkeypatch.setattr(retry_policy, name, wait_ms)
-    config = ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap_servers})
-    with closing(Router(config)) as patient, pytest.raises(ConfigError, match="topic other does not exist"):
-        check_letter_topic(patient, "other")
+    _, router = letters
+    monkeypatch.setattr(retry_policy, "SAY_UNKNOWN_MS", 0)
+    with pytest.raises(ConfigError, match="topic other does not exist"):
+        check_letter_topic(router, "other")
     assert "No broker knows the topic other (is the name right?)" in caplog.text
 
 
@@ -272,9 +271,11 @@ def test_a_stream_begins_only_with_a_topic_for_dead_letters(letters):
     cluster, _ = letters
     cluster.create("t")
     given = {
-        "kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.default.api.timeout.ms": "500",
-        "subscribe": "t", "value.format": "string", "mode": "dlq",
-    }  # fmt: skip
+        "kafka.bootstrap.servers": cluster.bootstrap_servers,
+        "subscribe": "t",
+        "value.format": "string",
+        "mode": "dlq",
+    }
     columns = StructType().add("value", "string")
     for topic in ("other", "letters"):
         options = StreamOptions.parse(OptionValues.parse(given | {"dlq.topic": topic}, Scope.STREAM))
@@ -301,8 +302,9 @@ def test_a_topic_for_dead_letters_that_may_not_be_described_is_not_called_missin
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE])
-def test_one_answer_of_a_broker_that_lags_makes_no_topic_for_dead_letters_missing(letters, code):
-    cluster, _ = letters
+def test_one_answer_of_a_broker_that_lags_makes_no_topic_for_dead_letters_missing(letters, monkeypatch, code):
+    cluster, router = letters
+    monkeypatch.setattr(retry_policy, "NEW_TOPIC_WAIT_MS", 60_000)
     lagging = [code]
 
     def answer(request, version):
@@ -315,7 +317,5 @@ def test_one_answer_of_a_broker_that_lags_makes_no_topic_for_dead_letters_missin
         )
 
     cluster[1].on(MetadataRequest, answer)
-    config = ClientConfig.from_properties({"bootstrap.servers": cluster.bootstrap_servers})
-    with closing(Router(config)) as patient:
-        check_letter_topic(patient, "letters")
+    check_letter_topic(router, "letters")
     assert lagging == []
