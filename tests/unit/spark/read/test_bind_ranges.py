@@ -497,6 +497,28 @@ def test_a_task_goes_on_once_with_what_was_missing_until_a_moment_ago(router, mo
             bind_ranges(router, [planned(Earliest(), Latest())], UNCOMMITTED)
 
 
+def test_a_deleted_partition_does_not_count_as_one_that_was_missing_until_a_moment_ago(
+    cluster, router, monkeypatch, short_wait
+):
+    """Another one may be after it."""
+    missing, list_offsets = TopicPartition("t", 7), offset_binding.list_offsets
+    refusals = [BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "until now")]
+
+    def answer(router, places, **how):
+        if missing in places:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there")
+        if refusals:
+            raise refusals.pop()
+        return list_offsets(router, places, **how)
+
+    monkeypatch.setattr(offset_binding, "list_offsets", answer)
+    ranges = [planned(Earliest(), Latest(), partition=p) for p in (0, 7)]
+    found = bind_ranges(router, ranges, UNCOMMITTED)
+    assert spans(found) == [(20, 50)]
+    assert found.losses == (PartitionsDeleted(topic_partitions=frozenset({missing})),)
+    assert refusals == []
+
+
 def _without(response, name):
     return _with_error(response, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 

@@ -404,8 +404,9 @@ def test_a_fetch_goes_on_with_the_ranges_that_an_error_does_not_concern(monkeypa
     left[moved] = bound(moved, 20, 40, topic_id=current.hex)
     del left[done]
     with pytest.raises(EndOfLogError) as second:
-        list(fetch.read(left, {}))
+        list(fetch.read(left, {raised: 200.0}))
     assert second.value is run.errors[waits]
+    assert run.paced == {raised: 200.0}
     assert run.removed == {raised, gone, done, behind, cut, moved}
     # The epoch of the record before stays known: the log may be cut meanwhile.
     assert run.added == {
@@ -442,6 +443,7 @@ class ScriptedRun:
         self.errors = {}
         self.positions = {}
         self.added = {}
+        self.paced = {}
         self.removed = set()
         self.closed = False
 
@@ -454,6 +456,9 @@ class ScriptedRun:
     def add(self, tp, position, until_offset, topic_id, leader_epoch):
         self.added[tp] = position, until_offset, topic_id, leader_epoch
         self.positions[tp] = position
+
+    def try_again(self, tp, *, after_ms):
+        self.paced[tp] = after_ms
 
     def remove(self, tp):
         self.removed.add(tp)
