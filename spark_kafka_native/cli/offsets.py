@@ -29,7 +29,6 @@ from .output import note, print_rows
 
 if TYPE_CHECKING:
     from ..kafka.cluster.router import Router
-    from ..kafka.runtime.deadline import Deadline
 
 OFFSET_SPECS = (
     "earliest, latest, max-timestamp, an offset, +N from the beginning, -N from the end, a time as "
@@ -79,7 +78,9 @@ def parse_time_ms(text: str) -> int:
 class OffsetResolver:
     """Resolves offset specifications in some partitions.
 
-    Each leader is asked once about each `OffsetAt`, so that all results refer to the same moment.
+    Each leader is asked once about each `OffsetAt`, so that all results refer to the same moment. Each of
+    these questions has its own limit: a leader that does not answer the first leaves the others all of the
+    next one's.
     """
 
     def __init__(
@@ -88,10 +89,10 @@ class OffsetResolver:
         topic_partitions: Collection[TopicPartition],
         *,
         isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-        deadline: Deadline | None = None,
+        limit_ms: float | None = None,
     ) -> None:
         self._router = router
-        self._deadline = deadline
+        self._limit_ms = limit_ms
         self._topic_partitions = topic_partitions
         self._isolation_level = isolation_level
         self._found: dict[OffsetAt, dict[TopicPartition, int | None]] = {}
@@ -125,9 +126,8 @@ class OffsetResolver:
         if at not in self._found:
             asked = {tp: at for tp in self._topic_partitions if tp not in self.missing}
             level = self._isolation_level
-            found, failed = list_offsets_of_each(
-                self._router, asked, isolation_level=level, deadline=self._deadline
-            )
+            limit = self._router.deadline(self._limit_ms)
+            found, failed = list_offsets_of_each(self._router, asked, isolation_level=level, deadline=limit)
             self._found[at] = {tp: one.offset for tp, one in found.items()}
             self.missing |= failed
             for error in failed.values():

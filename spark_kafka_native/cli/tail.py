@@ -35,6 +35,7 @@ from .record_lines import (
 from .typed_records import TypedLines, add_format_options, given_formats
 
 if TYPE_CHECKING:
+    from ..kafka.cluster.metadata import Topic
     from ..kafka.cluster.router import Router
     from ..kafka.config.client_config import ConsumerConfig
     from ..kafka.consumer.fetched_records import FetchedRecords
@@ -51,7 +52,7 @@ written, and one request in this time is little to a broker."""
 _LOOK_MS = 1_000
 """How often a wait for records checks if the output still has a reader, as in ``tail -f | grep -m1``."""
 _LATE_MS = 1_000
-"""The limit for a partition that does not answer: the records of the others wait for it."""
+"""The limit for a question to partitions that may not answer: the records of the others wait for it."""
 
 
 def add_command(commands: Any) -> None:
@@ -301,11 +302,16 @@ class _Printer:
         return next_offset
 
 
-def _passes(error: KafkaError) -> bool:
-    """Return True if another attempt may succeed."""
+@contextlib.contextmanager
+def _passing_over() -> Iterator[None]:
+    """Pass over an error if another attempt may succeed."""
     from ..kafka.runtime.retry import is_retriable
 
-    return is_retriable(error) or isinstance(error, DeadlineExceededError)
+    try:
+        yield
+    except KafkaError as error:
+        if not is_retriable(error) and not isinstance(error, DeadlineExceededError):
+            raise
 
 
 class Following:
@@ -346,50 +352,40 @@ class Following:
             else:
                 check_reader()
             if due.expired:
-                self._add_late()
-                if self._growing:
-                    self._add_new()
+                self._look()
                 due = Deadline.after_ms(every_ms)
 
-    def _add_late(self) -> None:
-        """Add the late partitions that answer now. One attempt, as `_add_new`."""
-        for spec in set(self._late.values()):
-            late = [tp for tp in self._late if self._late[tp] == spec]
-            limit = self._router.deadline(_LATE_MS)
-            resolver = OffsetResolver(self._router, late, isolation_level=self._level, deadline=limit)
-            try:
-                self._router.refresh(self._topics, limit)
-                offsets = resolver.resolve(spec)
-            except KafkaError as error:
-                if not _passes(error):
-                    raise
-                continue
-            for topic_partition, offset in offsets.items():
-                self._run.add(topic_partition, offset)
-                del self._late[topic_partition]
-
-    def _add_new(self) -> None:
-        """Add new partitions. One attempt: the fetches report an error that persists, and another attempt
-        follows.
+    def _look(self) -> None:
+        """Add the partitions that are new, or were late, and answer now. One attempt: the fetches report an
+        error that persists, and another attempt follows.
         """
-        from ..kafka.cluster.offsets import list_offsets
+        if not self._growing and not self._late:
+            return
+        with _passing_over():
+            limit = self._router.deadline(_LATE_MS)
+            topics = self._router.refresh(self._topics, limit).topics
+            if self._growing:
+                self._expect_new(topics)
+            for spec in set(self._late.values()):
+                with _passing_over():
+                    self._add_late(spec)
+
+    def _expect_new(self, topics: Mapping[str, Topic]) -> None:
+        """New partitions are late until their leaders answer: one that does not must not keep the others from
+        being read.
+        """
         from ..kafka.model import TopicPartition
 
-        limit = self._router.deadline(self._router.config.request_timeout_ms)
-        try:
-            topics = self._router.refresh(self._topics, limit).topics
-            existing = [
-                TopicPartition(name, partition)
-                for name in sorted(self._topics & topics.keys())
-                if not topics[name].error_code
-                for partition in topics[name].partitions
-            ]
-            new = dict.fromkeys((tp for tp in existing if tp not in self._known), OffsetAt.EARLIEST)
-            first = list_offsets(self._router, new, isolation_level=self._level, deadline=limit)
-        except KafkaError as error:
-            if not _passes(error):
-                raise
-            return
-        for topic_partition, found in first.items():
-            self._run.add(topic_partition, found.offset or 0)
-            self._known.add(topic_partition)
+        for name in sorted(self._topics & topics.keys()):
+            partitions = () if topics[name].error_code else topics[name].partitions
+            for topic_partition in (TopicPartition(name, one) for one in partitions):
+                if topic_partition not in self._known:
+                    self._known.add(topic_partition)
+                    self._late[topic_partition] = OffsetSpec(at=OffsetAt.EARLIEST)
+
+    def _add_late(self, spec: OffsetSpec) -> None:
+        late = [tp for tp in self._late if self._late[tp] == spec]
+        resolver = OffsetResolver(self._router, late, isolation_level=self._level, limit_ms=_LATE_MS)
+        for topic_partition, offset in resolver.resolve(spec).items():
+            self._run.add(topic_partition, offset)
+            del self._late[topic_partition]

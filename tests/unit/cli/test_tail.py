@@ -170,12 +170,12 @@ def test_partitions_that_are_added_are_read_once_and_from_their_beginning(
     try:
         level = IsolationLevel.READ_UNCOMMITTED
         following = tail.Following(router, run, [first], level, late={}, growing=True)
-        following._add_new()
+        following._look()
         assert added == []
         cluster.logs[new] = Log()
         cluster.logs[new].append([b"20", b"21"])
         for _ in range(3):
-            following._add_new()
+            following._look()
         assert added == [(new, 0)]
     finally:
         router.close()
@@ -210,7 +210,7 @@ def test_new_partitions_are_looked_for_now_and_then(
     level = IsolationLevel.READ_UNCOMMITTED
     following = tail.Following(router, run, [], level, late={}, growing=True)
     found: list[int] = []
-    monkeypatch.setattr(following, "_add_new", lambda: found.append(now_ms[0]))
+    monkeypatch.setattr(following, "_look", lambda: found.append(now_ms[0]))
     assert cast(object, next(following.fetched())) == "records"
     assert len(found) == looks
 
@@ -229,7 +229,7 @@ def test_partitions_that_are_late_begin_at_the_end_of_the_isolation_level(
         isolation = IsolationLevel[level]
         following = tail.Following(router, run, [late], isolation, late=places, growing=False)
         for _ in range(2):
-            following._add_late()
+            following._look()
         assert added == [(late, start)]
     finally:
         router.close()
@@ -251,10 +251,50 @@ def test_late_partitions_hold_up_the_others_for_a_second_at_most(
         places, isolation = {late: parse_offset_spec("-2")}, IsolationLevel.READ_UNCOMMITTED
         run: Any = SimpleNamespace()
         following = tail.Following(router, run, [late], isolation, late=places, growing=False)
-        following._add_late()
+        following._look()
     finally:
         router.close()
     assert 0 < left_ms[0] <= 1_000
+
+
+@pytest.mark.parametrize("at_first", [True, False], ids=["late", "added"])
+def test_a_partition_that_answers_is_read_although_another_stays_silent(
+    monkeypatch: pytest.MonkeyPatch, at_first: bool
+) -> None:
+    """Each question about offsets has its own limit, and partitions that answer don't wait for the rest."""
+    monkeypatch.setattr(tail, "_LATE_MS", 10_000)
+    real, mute = offsets.list_offsets_of_each, [TopicPartition("t", 2)]
+
+    def ask(router: Any, asked: Any, *, deadline: Deadline, **how: Any) -> Any:
+        answering = {tp: at for tp, at in asked.items() if tp not in mute}
+        if not answering:
+            raise DeadlineExceededError("no answer")
+        found, failed = real(router, answering, deadline=deadline, **how)
+        if len(answering) < len(asked):
+            deadline._at = 0.0  # the others were waited for
+            failed |= {tp: NetworkError("no answer") for tp in asked.keys() - answering.keys()}
+        return found, failed
+
+    monkeypatch.setattr(offsets, "list_offsets_of_each", ask)
+    added: list[tuple[TopicPartition, int]] = []
+    run: Any = SimpleNamespace(add=lambda tp, offset: added.append((tp, offset)))
+    with ScriptedCluster(1) as running:
+        first, well, silent = running.create("t", partitions=3)
+        running.logs[well].append([b"one", b"two"])
+        router = Router(ClientConfig.from_properties(properties(running.bootstrap_servers)))
+        try:
+            places = dict.fromkeys((well, silent), parse_offset_spec("-1")) if at_first else {}
+            level = IsolationLevel.READ_UNCOMMITTED
+            following = tail.Following(router, run, [first, *places], level, late=places, growing=True)
+            start = 1 if at_first else 0
+            for _ in range(2):
+                following._look()
+                assert (added, list(following._late)) == ([(well, start)], [silent])
+            mute.clear()
+            following._look()
+            assert (added, following._late) == ([(well, start), (silent, 0)], {})
+        finally:
+            router.close()
 
 
 def test_names_and_patterns_of_topics_stand_side_by_side(
@@ -470,14 +510,11 @@ def test_a_look_for_partitions_passes_over_what_may_pass_by_itself(error: KafkaE
         raise error
 
     late = TopicPartition("t", 0)
-    router: Any = SimpleNamespace(
-        deadline=Deadline.after_ms, refresh=refuse, config=SimpleNamespace(request_timeout_ms=1_000)
-    )
+    router: Any = SimpleNamespace(deadline=Deadline.after_ms, refresh=refuse)
     places, level, run = {late: parse_offset_spec("-2")}, IsolationLevel.READ_UNCOMMITTED, SimpleNamespace()
     following = tail.Following(router, cast(Any, run), [late], level, late=places, growing=True)
-    for look in (following._add_late, following._add_new):
-        with nullcontext() if passes else pytest.raises(type(error)):
-            look()
+    with nullcontext() if passes else pytest.raises(type(error)):
+        following._look()
     assert following._late == places  # it is looked at again
 
 
