@@ -58,7 +58,8 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--timeout", type=number(1, 86_400), metavar="SECONDS",
-        help=f"limit for each response of the cluster, retries included (default {_TIMEOUT_S})",
+        help=f"limit for each response of the cluster, retries included (default {_TIMEOUT_S}, for "
+        "records that are written or read 120)",
     )  # fmt: skip
     group.add_argument(
         "-v", "--verbose", action="count", default=0, help="log what the client does; -vv logs details"
@@ -77,17 +78,21 @@ def client_config(arguments: argparse.Namespace) -> ClientConfig:
 
 def consumer_configs(arguments: argparse.Namespace) -> tuple[ClientConfig, ConsumerConfig]:
     """Return `client_config` and the configuration of a consumer."""
-    return _configs(arguments, ConsumerConfig)
+    return _configs(arguments, ConsumerConfig, _limits(arguments, "poll.timeout.ms"))
 
 
 def producer_configs(arguments: argparse.Namespace) -> tuple[ClientConfig, ProducerConfig]:
     """Return `client_config` and the configuration of a producer."""
     from ..kafka.config.client_config import ProducerConfig
 
-    limits = {}
-    if arguments.timeout is not None:
-        limits = dict.fromkeys(("delivery.timeout.ms", "max.block.ms"), str(arguments.timeout * 1000))
-    return _configs(arguments, ProducerConfig, limits)
+    return _configs(arguments, ProducerConfig, _limits(arguments, "delivery.timeout.ms", "max.block.ms"))
+
+
+def _limits(arguments: argparse.Namespace, *names: str) -> dict[str, str]:
+    """Return these properties with ``--timeout``, if it was given. Its default is too short for them: a
+    silent broker is given up after ``request.timeout.ms``, which is as long, and the next attempt takes time.
+    """
+    return {} if arguments.timeout is None else dict.fromkeys(names, str(arguments.timeout * 1000))
 
 
 def group_configs(arguments: argparse.Namespace, group_id: str) -> tuple[ClientConfig, GroupConfig]:

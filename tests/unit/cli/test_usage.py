@@ -279,6 +279,10 @@ def test_a_timeout_that_was_typed_is_the_one_that_counts(tmp_path: Path) -> None
     assert config.delivery_timeout_ms == 5_000
     _, config = options.producer_configs(given(bootstrap="h"))
     assert (config.delivery_timeout_ms, config.max_block_ms) == (120_000, 60_000)
+    for timeout, limit_ms in ((5, 5_000), (None, 120_000)):
+        client, consumer = options.consumer_configs(given(bootstrap="h", timeout=timeout))
+        assert consumer.poll_timeout_ms == limit_ms, timeout
+        assert consumer.poll_timeout_ms > client.request_timeout_ms or timeout, "time for a second attempt"
 
 
 def test_options_of_a_command_take_precedence_over_properties(tmp_path: Path) -> None:
