@@ -60,14 +60,15 @@ def run(arguments: argparse.Namespace) -> int:
         )
         admin.create_topics([new])
         try:
-            rows = [_write(arguments, client, topic), _read(arguments, admin, topic)]
+            written = _write(arguments, client, topic)
+            rows = [written, _read(arguments, admin, topic)]
         finally:
             if arguments.keep:
                 note(f"The records are in {topic}.")
             else:
                 admin.delete_topics([topic])
     print_rows(("way", "records", "seconds", "records_per_s", "mib_per_s"), rows, as_json=arguments.json)
-    return 0
+    return 1 if written["records"] < arguments.records else 0
 
 
 def _write(arguments: argparse.Namespace, client: ClientConfig, topic: str) -> dict[str, Any]:

@@ -350,14 +350,17 @@ def test_of_a_brokers_long_log_the_end_is_shown():
     assert len(str(error)) < 10_000
 
 
-def test_a_benchmark_counts_no_record_that_a_broker_has_refused(capsys):
+@pytest.mark.parametrize(("times", "written"), [(None, 0), (1, 5)], ids=["all", "some"])
+def test_a_benchmark_counts_no_record_that_a_broker_has_refused(capsys, times, written):
     with MockBroker() as running:
-        running.on("Produce", times=None).fail(29)  # TOPIC_AUTHORIZATION_FAILED
-        command = ["bench", "--records", "10", "--partitions", "1", "--json"]
-        assert main([*command, "-b", running.bootstrap_servers]) == 0
+        running.on("Produce", times=times).fail(29)  # TOPIC_AUTHORIZATION_FAILED
+        settings = ["-X", "batch.num.messages=5", "-X", "enable.idempotence=false"]
+        command = ["bench", "--records", "10", "--partitions", "1", "--json", *settings]
+        assert main([*command, "-b", running.bootstrap_servers]) == 1
     out, err = capsys.readouterr()
-    assert [(row["way"], row["records"]) for row in json.loads(out)] == [("write", 0), ("read", 0)]
-    assert "warning: 10 records were not written" in err
+    rows = [(row["way"], row["records"]) for row in json.loads(out)]
+    assert rows == [("write", written), ("read", written)]
+    assert f"warning: {10 - written} records were not written" in err
 
 
 def test_a_broker_that_ends_is_a_failure_and_its_last_words_are_shown(capsys):
