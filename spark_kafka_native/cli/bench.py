@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from ..kafka.errors import KafkaError
 from .options import (
     add_connection_options,
     add_json_option,
@@ -58,7 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
         new = NewTopic(
             name=topic, partitions=arguments.partitions, replication_factor=arguments.replication_factor
         )
-        admin.create_topics([new])
+        try:
+            admin.create_topics([new], exist_ok=True)  # only a lost attempt of its own can have made it
+        except KafkaError:
+            if admin.router.snapshot.brokers:  # else there is no cluster in which it may have been made
+                with contextlib.suppress(KafkaError):
+                    admin.delete_topics([topic], missing_ok=True)
+            raise
         try:
             written = _write(arguments, client, topic)
             rows = [written, _read(arguments, admin, topic)]

@@ -308,6 +308,22 @@ def test_the_topic_of_a_test_write_is_deleted(broker: MockBroker, code: int, che
     assert len(broker.asked("CreateTopics")) == len(broker.asked("DeleteTopics")) == 1
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_topic_of_a_test_write_is_deleted_although_an_answer_to_its_creation_was_lost(
+    broker: MockBroker, refused: bool
+) -> None:
+    before = list(broker.cluster.topics)
+    broker.on("CreateTopics").cut()
+    if refused:
+        broker.on("CreateTopics").fail("POLICY_VIOLATION")
+    with closing(Router(config(broker))) as router:
+        found = list(doctor.check_writing(router))
+    assert (found[0].check, found[0].status) == ("writing", "error" if refused else "ok")
+    assert ("can be made and deleted" in found[0].advice) == refused
+    assert len(broker.asked("CreateTopics")) == 2
+    assert list(broker.cluster.topics) == before
+
+
 @pytest.mark.parametrize(
     ("version", "finding"), [("21.0.4", "ok: 21 at "), ("11.0.2", "warning: "), ("1.8.0_392", "warning: ")]
 )

@@ -288,6 +288,22 @@ def test_the_topic_of_a_benchmark_that_fails_is_deleted(capsys):
     assert "TOPIC_AUTHORIZATION_FAILED" in capsys.readouterr().err
 
 
+def test_no_topic_of_a_benchmark_is_left_where_an_answer_to_its_creation_was_lost(capsys):
+    command = ["bench", "--records", "10", "--partitions", "1", "--json"]
+    with MockBroker() as running:
+        running.on("CreateTopics").cut()
+        assert main([*command, "-b", running.bootstrap_servers]) == 0
+        assert len(running.asked("CreateTopics")) == 2
+        assert list(running.cluster.topics) == []
+        assert [row["records"] for row in json.loads(capsys.readouterr().out)] == [10, 10]
+        running.on("CreateTopics").cut()
+        running.on("CreateTopics").fail("POLICY_VIOLATION")
+        assert main([*command, "--keep", "-b", running.bootstrap_servers]) == 1
+        assert list(running.cluster.topics) == []
+    out, err = capsys.readouterr()
+    assert (out, "POLICY_VIOLATION" in err, "The records are in" in err) == ("", True, False)
+
+
 def test_a_benchmark_counts_the_records_of_all_its_fetches(capsys):
     settings = ["-X", "batch.num.messages=4", "-X", "max.partition.fetch.bytes=1"]
     with MockBroker() as running:
