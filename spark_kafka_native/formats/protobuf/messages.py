@@ -160,14 +160,11 @@ class MapCodec:
         below = cells.elements(np.diff(offsets))
         keys = self.key.read(_filled(entries.field(0)), below)
         values = self.value.read(_filled(entries.field(1)), below)
-        kept = validity(keys) & _last_of_each_key(offsets, keys)
         if isinstance(self.value, EnumCodec) and self.value.is_closed:
-            kept &= validity(values)
-        if not kept.all():
-            # Both have the same lengths afterwards.
-            values = keep(offsets, values, kept)[1]
-            offsets, keys = keep(offsets, keys, kept)
-        return map_array(self.type, offsets, keys, values)
+            # First: an entry with an unknown number is none, and does not replace an earlier one.
+            offsets, keys, values = _keep_entries(offsets, keys, values, validity(values))
+        kept = validity(keys) & _last_of_each_key(offsets, keys)
+        return map_array(self.type, *_keep_entries(offsets, keys, values, kept))
 
     def write(self, values: pa.Array, cells: Cells) -> pa.Array:
         """As `ColumnCodec.write`; a null map is an empty one."""
@@ -218,6 +215,15 @@ def _last_of_each_key(offsets: I64, keys: pa.Array) -> npt.NDArray[np.bool_]:
     kept = np.zeros(len(codes), np.bool_)
     kept[last] = True
     return kept
+
+
+def _keep_entries(
+    offsets: I64, keys: pa.Array, values: pa.Array, kept: npt.NDArray[np.bool_]
+) -> tuple[I64, pa.Array, pa.Array]:
+    if kept.all():
+        return offsets, keys, values
+    remaining, kept_keys = keep(offsets, keys, kept)
+    return remaining, kept_keys, keep(offsets, values, kept)[1]
 
 
 def keep(offsets: I64, elements: pa.Array, kept: npt.NDArray[np.bool_]) -> tuple[I64, pa.Array]:

@@ -490,6 +490,11 @@ def test_an_unknown_number_of_a_closed_enum_is_absent() -> None:
     sides = pa.struct([("sides", pa.map_(pa.string(), pa.string()))])
     payload = made("test.two.Sides", sides={"a": 1}) + b"\x0a\x05\x0a\x01b\x10\x09"
     assert read(sides, "test.two.Sides", payload).array.to_pylist() == [{"sides": [("a", "RIGHT")]}]
+    unknown = b"\x0a\x05\x0a\x01a\x10\x09"  # of the same key: it is no entry that replaces the other
+    for payloads in ([payload + unknown, payload], [unknown + payload, payload + unknown + unknown]):
+        found = read(sides, "test.two.Sides", *payloads).array.to_pylist()
+        assert found == [{"sides": [("a", "RIGHT")]}] * 2
+    assert read(sides, "test.two.Sides", unknown, b"").array.to_pylist() == [{"sides": []}] * 2
 
 
 def test_unknown_numbers_of_an_open_enum_are_not_read_as_a_neighbour_of_theirs() -> None:
