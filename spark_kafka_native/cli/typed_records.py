@@ -244,7 +244,8 @@ class TypedInput:
             self._encoder = known.encoder(kind, payload, topic)
             self._wrapped = not pa.types.is_struct(kind)
             self._kind = kind
-            read_as = pa.struct([("v", kind)]) if self._wrapped else kind
+            in_json = _type_in_json(kind)
+            read_as = pa.struct([("v", in_json)]) if self._wrapped else in_json
             zone = {name: text for name, text in given.settings if name == "timezone"}
             self._decoder = load_format("json").decoder(read_as, zone)
 
@@ -303,6 +304,9 @@ class TypedInput:
                 end, reason = int(np.argmin(validity(rows))), "it is empty"
             if decoded.bad.rows and decoded.bad.rows[0] <= end:
                 end, reason = decoded.bad.rows[0], decoded.bad.reasons[0].removeprefix("`v` ")
+            if rows.type != self._kind:
+                rows, unfit = _cast(rows[:end], self._kind)
+                end, reason = (end, reason) if unfit is None else (len(rows), unfit)
             while True:
                 try:
                     return encode_column(self._encoder, rows[:end], what).to_pylist(), reason
@@ -318,6 +322,41 @@ class TypedInput:
             return headers
         name, id = NAMES[self._payload], self._encoder.header
         return (*(one for one in headers if one[0] != name), *([] if id is None else [(name, id)]))
+
+
+def _type_in_json(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with the types that JSON has instead, as `tail` shows them: keys of maps are text, and a
+    duration is its number of microseconds.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([one.with_type(_type_in_json(one.type)) for one in kind])
+    if pa.types.is_map(kind):
+        item = kind.item_field.with_type(_type_in_json(kind.item_type))
+        return pa.map_(kind.key_field.with_type(pa.string()), item)
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_in_json(kind.value_type)))
+    return pa.int64() if kind == pa.duration("us") else kind
+
+
+def _cast(rows: pa.Array, kind: pa.DataType) -> tuple[pa.Array, str | None]:
+    """``rows`` of `_type_in_json` as ``kind``, up to the first that does not fit, and why it does not."""
+    import pyarrow as pa
+
+    # Copied: with a part of an array, a cast also converts the keys of the rows beside it.
+    alone = rows.take(pa.array(range(len(rows)), pa.int64()))
+    try:
+        return alone.cast(kind), None
+    except pa.ArrowInvalid as error:
+        if len(rows) == 1:
+            return pa.array([], kind), f"a key of a map does not fit: {error}"
+    half = len(rows) // 2
+    first, reason = _cast(rows[:half], kind)
+    if reason is not None:
+        return first, reason
+    rest, reason = _cast(rows[half:], kind)
+    return pa.concat_arrays([first, rest]), reason
 
 
 def _unknown(text: bytes, kind: pa.DataType) -> str | None:

@@ -24,6 +24,7 @@ from spark_kafka_native.cli.record_lines import ShownRecord, json_line
 from spark_kafka_native.cli.typed_records import TypedInput, given_formats
 from spark_kafka_native.formats import ColumnFormat, EncodeError
 from spark_kafka_native.formats.json.json_text import JsonText
+from spark_kafka_native.formats.protobuf.compile import compile_proto
 from spark_kafka_native.kafka import Record
 from spark_kafka_native.kafka.errors import ConfigError, NetworkError
 from spark_kafka_native.kafka.producer.producer import Producer
@@ -752,6 +753,52 @@ def test_bytes_that_would_change_on_their_way_are_refused(line: bytes) -> None:
     given = argparse.Namespace(partition=None, timestamp=None)
     with pytest.raises(InputError, match="no record in JSON"):
         produce.record_from_json(line, given, ())
+
+
+PROTO = """syntax = "proto3"; import "google/protobuf/duration.proto"; message M {
+  map<int32, string> by_number = 1; map<bool, string> by_bool = 2; google.protobuf.Duration took = 3;
+  map<uint64, google.protobuf.Duration> waits = 4; repeated google.protobuf.Duration laps = 5; }"""
+
+
+def test_durations_and_keys_that_are_no_text_are_written_as_they_are_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "m.desc"
+    file.write_bytes(compile_proto("m.proto", {"m.proto": PROTO}).SerializeToString())
+    values: list[dict[str, Any]] = [
+        {"by_number": {"7": "x", "-1": "y"}, "by_bool": {}, "took": -1_500_000, "waits": {}, "laps": []},
+        {"by_number": {}, "by_bool": {"true": "x"}, "waits": {str(2**64 - 1): 2}, "laps": [1, 0]},
+    ]
+    lines = [json.dumps({"value": value}) for value in values]
+    (tmp_path / "lines").write_text("\n".join([*lines, '{"value": {"by_number": {"x": "y"}}}', lines[0]]))
+    settings = ["--value-format=protobuf", "-X", f"value.descriptorFile={file}", "-X", "value.message=M"]
+    with MockBroker() as broker:
+        broker.create_topic("t")
+        command = ["produce", "t", "--input", "json", str(tmp_path / "lines"), *settings]
+        assert main([*command, "-b", broker.bootstrap_servers]) == 1
+        assert "a key of a map does not fit: Failed to parse string: 'x'" in capfd.readouterr().err
+        assert main(["tail", "t", "--json", *settings, "-b", broker.bootstrap_servers]) == 0
+    shown = [json.loads(line)["value"] for line in capfd.readouterr().out.splitlines()]
+    assert shown == values
+
+
+def test_of_many_lines_those_before_a_key_that_does_not_fit_are_written(tmp_path: Path) -> None:
+    file = tmp_path / "m.desc"
+    file.write_bytes(compile_proto("m.proto", {"m.proto": PROTO}).SerializeToString())
+    settings = {"descriptorFile": str(file), "message": "M"}
+    one = TypedInput(ColumnFormat("protobuf", settings=settings), "value", "t")
+    texts: list[bytes | None] = [b'{"by_number": {"%d": "x"}}' % number for number in range(7)]
+    encoded, reason = one.encode(texts)
+    assert (len(encoded), reason) == (7, None)
+    for place in range(8):
+        found, reason = one.encode([*texts[:place], b'{"by_bool": {"x": "y"}}', *texts[place:], b"{"])
+        assert found == encoded[:place]
+        assert reason is not None
+        assert reason.startswith("a key of a map does not fit: ")
+    found, reason = one.encode([*texts[:3], b"{", b'{"by_bool": {"x": "y"}}'])
+    assert found == encoded[:3]
+    assert reason is not None
+    assert "a key" not in reason
 
 
 def test_of_several_failures_the_first_is_named() -> None:
