@@ -298,6 +298,8 @@ class _Printer:
             if record.error is not None and self.typed is not None and self.typed.warns:
                 note(f"{record.topic}-{record.partition}@{record.offset}: {record.error}")
             lines.append(self._render(record))
+        if not lines:  # all were left out, and a write of nothing would not notice
+            check_reader()
         write_bytes(b"".join(lines))
         return next_offset
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -349,6 +350,28 @@ def test_records_that_are_left_out_are_counted_over_all_partitions(
         options = ["--value-format", "json", "--value-schema", "id bigint", "--mode", "dropmalformed"]
         assert main(["tail", "t", *options, "-b", broker.bootstrap_servers]) == 0
     assert capsys.readouterr().err == "6 records could not be decoded: left out.\n"
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_records_that_are_left_out_after_the_reader_has_gone_are_not_committed(
+    monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    """The member would stay as long as such records come."""
+    reading, writing = os.pipe()
+    committed: list[Any] = []
+    consumer: Any = SimpleNamespace(
+        read=lambda _: SimpleNamespace(topic_partition="t-0"),
+        commit=lambda offsets: committed.append(offsets),
+    )
+    typed: Any = SimpleNamespace(parts=lambda _: iter([(iter(()), 5)]), left_out=0)
+    with open(reading, "rb") as reader, open(writing, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        if gone:
+            reader.close()
+        printer = tail._Printer(lambda _: b"", None, typed)
+        with pytest.raises(BrokenPipeError) if gone else nullcontext():
+            printer.print_next(consumer)
+    assert committed == ([] if gone else [{"t-0": 5}])
 
 
 @pytest.mark.parametrize("typed", [[], ["--value-format", "string"]], ids=["plain", "typed"])
