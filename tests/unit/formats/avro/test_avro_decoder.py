@@ -538,6 +538,9 @@ def test_an_alias_renames_the_branch_of_the_writer(kernel: AvroKernel) -> None:
         assert read(["A", "n.B"], *branches) == ["A", "B"]
     assert read(["A", "B"], ("B", "A"), ("C", "B")) == ["B", "C"]
     assert read(["A", "B"], ("B", "A"), ("A", "B")) == ["A", "B"]
+    # Each takes the name of the next one, and only A had none before.
+    for branches in itertools.permutations([("A", "B"), ("B", "C"), ("C", "D")]):
+        assert read(["B", "C", "D"], *branches) == ["A", "B", "C"]
     # The first of two aliases that are equal counts.
     assert read(["X"], ("A", "X"), ("B", "X")) == ["A"]
     assert read(["X"], ("B", "X"), ("A", "X")) == ["B"]
