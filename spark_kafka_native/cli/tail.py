@@ -51,8 +51,8 @@ _REFRESH_MS = 10_000
 written, and one request in this time is little to a broker."""
 _LOOK_MS = 1_000
 """How often a wait for records checks if the output still has a reader, as in ``tail -f | grep -m1``."""
-_LATE_MS = 1_000
-"""The limit for a question to partitions that may not answer: the records of the others wait for it."""
+_LATE_MS = 5_000
+"""The limit for a question to partitions that may not answer: others of them wait for it."""
 
 
 def add_command(commands: Any) -> None:
@@ -333,6 +333,9 @@ class Following:
         late: Mapping[TopicPartition, OffsetSpec],
         growing: bool,
     ) -> None:
+        from ..kafka.runtime.background import Background
+
+        self._background = Background("pykafka-tail")
         self._router = router
         self._run = run
         self._known = set(known)
@@ -347,30 +350,49 @@ class Following:
 
         every_ms = min(_REFRESH_MS, self._router.config.metadata_max_age_ms)
         due = Deadline.after_ms(every_ms)
-        while True:
-            found = self._run.next(due.within_ms(_LOOK_MS))
-            if found is not None:
-                yield found
-            else:
-                check_reader()
-            if due.expired:
-                self._look()
-                due = Deadline.after_ms(every_ms)
+        try:
+            while True:
+                found = self._run.next(due.within_ms(_LOOK_MS))
+                if found is not None:
+                    yield found
+                else:
+                    check_reader()
+                self._background.settle()
+                if due.expired:
+                    self._look()
+                    due = Deadline.after_ms(every_ms)
+        finally:
+            self._background.close()
 
     def _look(self) -> None:
-        """Add the partitions that are new, or were late, and answer now. One attempt: the fetches report an
-        error that persists, and another attempt follows.
+        """Begin to look for partitions that are new, or were late, and answer now. In the background: those
+        that are read don't wait for the others.
         """
-        if not self._growing and not self._late:
-            return
+        if self._growing or self._late:
+            self._background.start("look", self._find, self._add)
+
+    def _find(self) -> list[tuple[TopicPartition, int]]:
+        """The offsets of these partitions. One attempt: the fetches report an error that persists, and
+        another attempt follows. Until `_add` has the result, no other thread uses `_late` and `_known`.
+        """
+        topics = self._router.refresh(self._topics, self._router.deadline(_LATE_MS)).topics
+        if self._growing:
+            self._expect_new(topics)
+        found: list[tuple[TopicPartition, int]] = []
+        for spec in set(self._late.values()):
+            late = [tp for tp in self._late if self._late[tp] == spec]
+            resolver = OffsetResolver(self._router, late, isolation_level=self._level, limit_ms=_LATE_MS)
+            with _passing_over():
+                found += resolver.resolve(spec).items()
+        return found
+
+    def _add(self, found: list[tuple[TopicPartition, int]] | KafkaError) -> None:
         with _passing_over():
-            limit = self._router.deadline(_LATE_MS)
-            topics = self._router.refresh(self._topics, limit).topics
-            if self._growing:
-                self._expect_new(topics)
-            for spec in set(self._late.values()):
-                with _passing_over():
-                    self._add_late(spec)
+            if isinstance(found, KafkaError):
+                raise found
+            for topic_partition, offset in found:
+                self._run.add(topic_partition, offset)
+                del self._late[topic_partition]
 
     def _expect_new(self, topics: Mapping[str, Topic]) -> None:
         """New partitions are late until their leaders answer: one that does not must not keep the others from
@@ -384,10 +406,3 @@ class Following:
                 if topic_partition not in self._known:
                     self._known.add(topic_partition)
                     self._late[topic_partition] = OffsetSpec(at=OffsetAt.EARLIEST)
-
-    def _add_late(self, spec: OffsetSpec) -> None:
-        late = [tp for tp in self._late if self._late[tp] == spec]
-        resolver = OffsetResolver(self._router, late, isolation_level=self._level, limit_ms=_LATE_MS)
-        for topic_partition, offset in resolver.resolve(spec).items():
-            self._run.add(topic_partition, offset)
-            del self._late[topic_partition]

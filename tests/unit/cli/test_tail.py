@@ -171,15 +171,25 @@ def test_partitions_that_are_added_are_read_once_and_from_their_beginning(
     try:
         level = IsolationLevel.READ_UNCOMMITTED
         following = tail.Following(router, run, [first], level, late={}, growing=True)
-        following._look()
+        look(following)
         assert added == []
         cluster.logs[new] = Log()
         cluster.logs[new].append([b"20", b"21"])
         for _ in range(3):
-            following._look()
+            look(following)
         assert added == [(new, 0)]
     finally:
         router.close()
+
+
+def look(following: tail.Following) -> None:
+    """As it looks in the background."""
+    found: list[tuple[TopicPartition, int]] | KafkaError
+    try:
+        found = following._find()
+    except KafkaError as error:
+        found = error
+    following._add(found)
 
 
 @pytest.mark.parametrize(("max_age_ms", "looks"), [(300_000, 2), (3_000, 8)])
@@ -230,32 +240,49 @@ def test_partitions_that_are_late_begin_at_the_end_of_the_isolation_level(
         isolation = IsolationLevel[level]
         following = tail.Following(router, run, [late], isolation, late=places, growing=False)
         for _ in range(2):
-            following._look()
+            look(following)
         assert added == [(late, start)]
     finally:
         router.close()
 
 
-def test_late_partitions_hold_up_the_others_for_a_second_at_most(
+def test_late_partitions_do_not_hold_up_the_others(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = TopicPartition("t", 0)
-    left_ms: list[float] = []
+    asked, answered = threading.Event(), threading.Event()
+    real = offsets.list_offsets_of_each
 
-    def ask(*_: Any, deadline: Deadline, **__: Any) -> tuple[dict[Any, Any], dict[Any, KafkaError]]:
-        left_ms.append(deadline.remaining_ms)
-        return {}, {late: NetworkError("no answer")}
+    def ask(*given: Any, **how: Any) -> Any:
+        asked.set()
+        answered.wait(60)
+        return real(*given, **how)
 
     monkeypatch.setattr(offsets, "list_offsets_of_each", ask)
+    monkeypatch.setattr(tail, "_REFRESH_MS", 1)
+    monkeypatch.setattr(tail, "_LATE_MS", 60_000)
+    added: list[tuple[TopicPartition, int]] = []
+    run: Any = SimpleNamespace(
+        add=lambda tp, offset: added.append((tp, offset)), next=lambda _: asked.wait(0.01) or "records"
+    )
     router = Router(ClientConfig.from_properties(properties(cluster.bootstrap_servers)))
     try:
         places, isolation = {late: parse_offset_spec("-2")}, IsolationLevel.READ_UNCOMMITTED
-        run: Any = SimpleNamespace()
         following = tail.Following(router, run, [late], isolation, late=places, growing=False)
-        following._look()
+        records = following.fetched()
+        while not asked.is_set():
+            next(records)
+        for _ in range(5):
+            next(records)
+        assert added == []
+        answered.set()
+        while not added:
+            next(records)
+        assert (added, following._late) == ([(late, 18)], {})
+        records.close()  # type: ignore[attr-defined]
     finally:
+        answered.set()
         router.close()
-    assert 0 < left_ms[0] <= 1_000
 
 
 @pytest.mark.parametrize("at_first", [True, False], ids=["late", "added"])
@@ -289,10 +316,10 @@ def test_a_partition_that_answers_is_read_although_another_stays_silent(
             following = tail.Following(router, run, [first, *places], level, late=places, growing=True)
             start = 1 if at_first else 0
             for _ in range(2):
-                following._look()
+                look(following)
                 assert (added, list(following._late)) == ([(well, start)], [silent])
             mute.clear()
-            following._look()
+            look(following)
             assert (added, following._late) == ([(well, start), (silent, 0)], {})
         finally:
             router.close()
@@ -537,7 +564,7 @@ def test_a_look_for_partitions_passes_over_what_may_pass_by_itself(error: KafkaE
     places, level, run = {late: parse_offset_spec("-2")}, IsolationLevel.READ_UNCOMMITTED, SimpleNamespace()
     following = tail.Following(router, cast(Any, run), [late], level, late=places, growing=True)
     with nullcontext() if passes else pytest.raises(type(error)):
-        following._look()
+        look(following)
     assert following._late == places  # it is looked at again
 
 
