@@ -172,21 +172,17 @@ def _recreated(state: PartitionState, leader: Leader) -> KafkaError | None:
     return TopicRecreatedError(state.topic_partition.topic, str(state.topic_id), str(leader.topic_id))
 
 
-def apply_newer_leader(
-    state: PartitionState, found: Leader | KafkaError, now: float, rules: FetchRules
-) -> None:
+def apply_newer_leader(state: PartitionState, found: Leader | KafkaError, now: float) -> None:
     """Metadata that came meanwhile name a leader. One of a newer epoch is followed, although the former one
     still answers: it may be cut off from the controller, and knows of no records since.
-
-    One of another topic id says nothing about a leader that answers to the id of the offsets. But one that
-    is asked by name may answer with records of that other topic: the leader is looked up.
     """
     former = state.broker.leader
-    if not isinstance(found, Leader) or former is None:
-        return
-    if state.asked_by_name and (error := _recreated(state, found)) is not None:
-        apply_failure(state, error, now, rules)
-    elif found.topic_id == former.topic_id and found.leader_epoch > former.leader_epoch:
+    if (
+        isinstance(found, Leader)
+        and former is not None
+        and found.topic_id == former.topic_id
+        and found.leader_epoch > former.leader_epoch
+    ):
         state.move_to(found, now)
 
 

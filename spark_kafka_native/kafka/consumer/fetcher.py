@@ -383,7 +383,7 @@ class FetchRun:
         ]
         self._behind.difference_update(ready)
         for tp, found in self._router.known_leaders(tp for tp in ready if tp in self._states).items():
-            apply_newer_leader(self._states[tp], found, self._clock.now(), self.rules)
+            apply_newer_leader(self._states[tp], found, self._clock.now())
 
     def _submit_to(self, node_id: int, states: list[PartitionState]) -> None:
         connection = self._lookups.connection(node_id)
@@ -426,7 +426,7 @@ class FetchRun:
         pending = connection.submit(request, version)
         self._connections.add(connection)
         for state in states:
-            state.requested(now, by_name=version <= NAMES_UNTIL)
+            state.requested(now)
         self._in_flight[node_id] = InFlightFetch(
             pending=pending,
             node_id=node_id,

@@ -368,7 +368,6 @@ class PartitionState:
     __slots__ = (
         "_bytes_per_offset",
         "_other_ids",
-        "asked_by_name",
         "broker",
         "error",
         "in_flight",
@@ -400,8 +399,6 @@ class PartitionState:
         """The error that ended fetching, until `seek`."""
         self.paused = False
         self.in_flight = False
-        self.asked_by_name = False
-        """True if the last request had the topic's name alone: any topic that has it now could answer."""
         self.turn = 0
         """When it was served last: partitions that have waited longest come first in a request."""
         self.max_bytes = max_bytes
@@ -431,9 +428,9 @@ class PartitionState:
 
     # Transitions, in the order of a round: requested, answered, received, at the end, failed.
 
-    def requested(self, now: float, *, by_name: bool = False) -> None:
-        """It is part of a request that was sent; ``by_name``: without the topic id."""
-        self.in_flight, self.asked_by_name = True, by_name
+    def requested(self, now: float) -> None:
+        """It is part of a request that was sent."""
+        self.in_flight = True
         self.progress.start_waiting(now)
 
     def answered(self) -> None:

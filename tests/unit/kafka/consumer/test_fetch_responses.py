@@ -528,33 +528,14 @@ def test_a_leader_of_a_newer_epoch_is_followed_though_the_former_one_answers(
     one.broker.led_by(former, 49.0)
     one.progress.at_end_since = 40.0
     one.receive(RecordSetEnd(15, 5), 100, 1, 50.0)
-    apply_newer_leader(one, found, 50.0, RULES)
+    apply_newer_leader(one, found, 50.0)
     assert one.broker.leader == (found if is_followed else former)
     assert (one.broker.replica is None, one.progress.at_end_since is None) == (is_followed, is_followed)
     assert one.position.fetch_offset == 15  # the epochs of the records received go along
     lost = state()
     lost.broker.lose_leader()
-    apply_newer_leader(lost, found, 50.0, RULES)
+    apply_newer_leader(lost, found, 50.0)
     assert lost.broker.leader is None
-
-
-@pytest.mark.parametrize("by_name", [True, False])
-def test_another_topic_id_counts_for_a_partition_that_is_asked_by_name(by_name: bool) -> None:
-    """Its leader would answer with the records of a topic that was created again. One that is asked by id
-    knows better than a broker that lags behind."""
-    one, leader = state(topic_id=UUID(int=1)), Leader(1, 5, UUID(int=1))
-    one.broker.led_by(leader, 49.0)
-    one.requested(49.0, by_name=by_name)
-    one.answered()
-    other = Leader(1, 0, UUID(int=2))
-    apply_newer_leader(one, other, 50.0, RULES)
-    assert (one.broker.leader, one.error) == (None if by_name else leader, None)
-    if by_name:  # it takes as many answers as any other look-up
-        for _ in range(2):
-            apply_leader(one, other, 51.0, RULES)
-        assert one.error is None
-        apply_leader(one, other, 51.0, RULES)
-        assert isinstance(one.error, TopicRecreatedError)
 
 
 @pytest.mark.parametrize(

@@ -600,21 +600,6 @@ def test_a_topic_id_that_changed_is_a_recreated_topic(cluster: ScriptedCluster) 
     assert raised.value.expected_topic_id == str(before)
 
 
-def test_newer_metadata_say_that_a_topic_that_is_fetched_by_name_was_created_again(
-    cluster: ScriptedCluster,
-) -> None:
-    """Brokers before Kafka 3.1 answer with the records of any topic of that name."""
-    cluster[1].versions[FetchRequest.api_key] = (4, 12)
-    tps = fill(cluster, partitions=1)
-    reader = fetcher(cluster, max_partition_fetch_bytes=1)
-    records = reader.fetch(whole(tps))
-    next(records)
-    cluster.topic_ids["orders"] = uuid4()
-    reader._router.metadata({"orders"}, refresh=True)
-    with pytest.raises(TopicRecreatedError, match="deleted and created again"):
-        list(records)
-
-
 def test_a_planned_topic_id_is_checked_before_the_first_record(cluster: ScriptedCluster) -> None:
     tps = fill(cluster, partitions=1)
     planned = {"orders": uuid4()}
