@@ -32,6 +32,7 @@ from spark_kafka_native.spark.read.offset_range import (
 )
 from spark_kafka_native.spark.read.read_options import ReadTask
 from spark_kafka_native.spark.read.schema import RowSchema
+from spark_kafka_native.spark.read.worker import arrow_rows
 from spark_kafka_native.spark.read.worker import read_partition as read_partition_module
 from spark_kafka_native.spark.read.worker.read_partition import read_partition
 
@@ -120,17 +121,28 @@ def test_logs_that_end_too_early_are_all_found_by_one_wait(cluster, read):
     assert len(cluster[1].requests(FetchRequest)) < 8
 
 
-def test_a_leader_that_refuses_what_it_has_holds_up_no_other_partition(cluster):
-    asked = threading.Event()
+def test_a_leader_that_refuses_what_it_has_holds_up_no_other_partition(cluster, monkeypatch):
+    monkeypatch.setattr(arrow_rows, "SMALL_ROWS", 0)  # rows are passed on at once
+    looked_at, asked_again = threading.Event(), threading.Event()
+    rebind = read_partition_module.rebind_ranges
+
+    def look(*given):
+        found = rebind(*given)
+        looked_at.set()
+        return found
+
+    monkeypatch.setattr(read_partition_module, "rebind_ranges", look)
 
     def refused(request, version):
-        asked.set()
+        if looked_at.is_set():
+            asked_again.set()
         answer = cluster.fetcher(2)(request, version)
         parts = [refusal(0, ErrorCode.OFFSET_OUT_OF_RANGE)]
         return replace(answer, responses=[replace(one, partitions=parts) for one in answer.responses])
 
     def later(request, version):
-        assert asked.wait(60)
+        assert looked_at.wait(60)
+        asked_again.wait(0.3)  # it is not: its pause does not end
         return cluster.fetcher(1)(request, version)
 
     for log, leader in zip(cluster.logs.values(), (2, 1), strict=True):
