@@ -136,9 +136,14 @@ class FetchPosition:
         self.probe_until = until
 
     def forget_epoch(self) -> None:
-        """The broker does not know the epoch of the last record: request once without it."""
+        """The broker does not know the epoch of the last record: request without it."""
         self.rewind()
         self.last_fetched_epoch = -1
+
+    def recall_epoch(self) -> None:
+        """Another broker is asked: it may know the epoch of the last record."""
+        if self.fetch_offset == self.offset:
+            self.last_fetched_epoch = self._offset_epoch
 
     def seek(self, offset: int, until_offset: int, leader_epoch: int = -1) -> None:
         """Continue from ``offset``, as if nothing had been read before but the record before it, which has
@@ -495,6 +500,7 @@ class PartitionState:
         """Ask another leader, while the former one still answers."""
         self.led_by(leader, now)
         self.broker.replica = None
+        self.position.recall_epoch()
 
     @property
     def existed(self) -> bool:

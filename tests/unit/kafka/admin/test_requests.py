@@ -559,6 +559,20 @@ def test_records_of_which_the_answer_was_lost_are_not_said_to_be_there(is_partia
     assert is_partial or any("records of a-2 " in text for text in (said[0], *kept))
 
 
+def test_records_of_which_a_later_answer_came_are_not_said_to_be_lost() -> None:
+    """The answer about both partitions was lost; of the second try's, one is refused."""
+    with MockBroker() as broker:
+        broker.create_topic("a", partitions=2)
+        codes = {0: ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1: ErrorCode.NONE}
+        results = [{"partition_index": number, "error_code": code} for number, code in codes.items()]
+        broker.on("DeleteRecords", times=1).hang_up()
+        broker.on("DeleteRecords").reply({"topics": [{"name": "a", "partitions": results}]})
+        with Admin(broker.bootstrap_servers) as admin, pytest.raises(PartialAnswerError) as raised:
+            admin.delete_records({A0: 0, A1: 0})
+    assert (raised.value.found.keys(), raised.value.failed.keys()) == ({A1}, {A0})
+    assert raised.value.__notes__ == ["records may have been deleted nevertheless: a-0"]
+
+
 def test_what_is_written_after_a_lost_answer_is_not_deleted() -> None:
     """-1 would be the end at the time of the second request."""
     with MockBroker() as broker:

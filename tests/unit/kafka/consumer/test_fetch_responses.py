@@ -538,6 +538,19 @@ def test_a_leader_of_a_newer_epoch_is_followed_though_the_former_one_answers(
     assert lost.broker.leader is None
 
 
+def test_a_newer_leader_is_asked_with_the_epoch_that_the_former_one_did_not_know() -> None:
+    """It may know that the log was cut."""
+    one = state(60)
+    one.receive(RecordSetEnd(15, 4), 100, 1, 50.0)
+    deliver(one, 15)
+    apply_response(one, data(error_code=ErrorCode.OFFSET_OUT_OF_RANGE), ANSWER, RULES)
+    apply_response(one, data(high_watermark=15), ANSWER, RULES)
+    assert one.position.last_fetched_epoch == -1
+    one.broker.led_by(Leader(1, 5, None), 50.0)
+    apply_newer_leader(one, Leader(2, 6, None), 50.0)
+    assert (one.broker.node_id, one.position.last_fetched_epoch) == (2, 4)
+
+
 @pytest.mark.parametrize(
     ("epoch", "topic_id", "known", "is_believed"),
     [
