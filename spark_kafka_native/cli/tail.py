@@ -348,7 +348,7 @@ class Following:
         """Yield records as they arrive, without an end."""
         from ..kafka.runtime.deadline import Deadline
 
-        every_ms = min(_REFRESH_MS, self._router.config.metadata_max_age_ms)
+        every_ms = min(_REFRESH_MS, max(_LOOK_MS, self._router.config.metadata_max_age_ms))
         due = Deadline.after_ms(every_ms)
         try:
             while True:

@@ -347,10 +347,15 @@ def _cast(rows: pa.Array, kind: pa.DataType) -> tuple[pa.Array, str | None]:
     # Copied: with a part of an array, a cast also converts the keys of the rows beside it.
     alone = rows.take(pa.array(range(len(rows)), pa.int64()))
     try:
-        return alone.cast(kind), None
+        found = alone.cast(kind)
+        # 01 and 0x1 are 1, too: a key could be there twice, and readers keep one.
+        reason = None if found.cast(rows.type).equals(alone) else "it is spelt otherwise"
     except pa.ArrowInvalid as error:
-        if len(rows) == 1:
-            return pa.array([], kind), f"a key of a map does not fit: {error}"
+        reason = str(error)
+    if reason is None:
+        return found, None
+    if len(rows) == 1:
+        return pa.array([], kind), f"a key of a map does not fit: {reason}"
     half = len(rows) // 2
     first, reason = _cast(rows[:half], kind)
     if reason is not None:

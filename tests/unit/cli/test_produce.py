@@ -782,7 +782,15 @@ def test_durations_and_keys_that_are_no_text_are_written_as_they_are_shown(
     assert shown == values
 
 
-def test_of_many_lines_those_before_a_key_that_does_not_fit_are_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        b'{"by_bool": {"x": "y"}}',
+        b'{"by_bool": {"true": "x", "1": "y"}}',
+        b'{"by_number": {"1": "x", "01": "y"}}',
+    ],
+)
+def test_of_many_lines_those_before_a_key_that_does_not_fit_are_written(tmp_path: Path, unfit: bytes) -> None:
     file = tmp_path / "m.desc"
     file.write_bytes(compile_proto("m.proto", {"m.proto": PROTO}).SerializeToString())
     settings = {"descriptorFile": str(file), "message": "M"}
@@ -791,11 +799,11 @@ def test_of_many_lines_those_before_a_key_that_does_not_fit_are_written(tmp_path
     encoded, reason = one.encode(texts)
     assert (len(encoded), reason) == (7, None)
     for place in range(8):
-        found, reason = one.encode([*texts[:place], b'{"by_bool": {"x": "y"}}', *texts[place:], b"{"])
+        found, reason = one.encode([*texts[:place], unfit, *texts[place:], b"{"])
         assert found == encoded[:place]
         assert reason is not None
         assert reason.startswith("a key of a map does not fit: ")
-    found, reason = one.encode([*texts[:3], b"{", b'{"by_bool": {"x": "y"}}'])
+    found, reason = one.encode([*texts[:3], b"{", unfit])
     assert found == encoded[:3]
     assert reason is not None
     assert "a key" not in reason

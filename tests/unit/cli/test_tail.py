@@ -192,7 +192,7 @@ def look(following: tail.Following) -> None:
     following._add(found)
 
 
-@pytest.mark.parametrize(("max_age_ms", "looks"), [(300_000, 2), (3_000, 8)])
+@pytest.mark.parametrize(("max_age_ms", "looks"), [(300_000, 2), (3_000, 8), (0, 24)])
 def test_new_partitions_are_looked_for_now_and_then(
     monkeypatch: pytest.MonkeyPatch, max_age_ms: int, looks: int
 ) -> None:
@@ -210,7 +210,8 @@ def test_new_partitions_are_looked_for_now_and_then(
         def within_ms(self, _ms: int) -> Any:
             return self
 
-    def wait(_due: Any) -> object:
+    def wait(due: Any) -> object:
+        assert not due.expired, "it would not wait at all"
         now_ms[0] += 1_000
         return None if now_ms[0] < 25_000 else "records"
 
