@@ -91,8 +91,7 @@ class World:
             retries=10**9, pipelined=False, delay_s=lambda _: self.rng.random(), topic_propagation_s=10**9
         )
         self.partition = PartitionQueue(TP, rules, self.producer_id)
-        self.log = Log()
-        self.logs = [self.log]
+        self.logs = [Log()]
         """Of each topic that had the name; the last one is the one that has it now."""
         self.known_id = 1
         self.deleted = False
@@ -160,7 +159,7 @@ class World:
             return self.rng.choice(NOT_APPLIED + APPLIED_OR_NOT)
         if fault < 0.08:
             return E.INVALID_RECORD
-        code = self.log.append(packet)
+        code = self.logs[-1].append(packet)
         return self.rng.choice(APPLIED_OR_NOT) if fault < 0.13 else code
 
     def hear(self, node_id: int) -> None:
@@ -198,8 +197,7 @@ class World:
     def create(self) -> None:
         if self.deleted:
             self.deleted = False
-            self.log = Log()
-            self.logs.append(self.log)
+            self.logs.append(Log())
             self.move()
 
     # The outcomes.

@@ -96,25 +96,22 @@ def abort_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOpt
     """On the driver: abort the transaction, if that is possible. Spark calls this after a failed commit,
     too: a committed transaction stays committed."""
     router = router_for(options.client)
-
-    def fence() -> None:
-        deadline = router.deadline(ABORT_MS)
-        init_producer_id(router, job.transactional_id, job.transaction_timeout_ms, None, deadline)
-
+    deadline = router.deadline(ABORT_MS)
+    name, timeout_ms = job.transactional_id, job.transaction_timeout_ms
     try:
         for one in transactions_of(messages):
             # Not by InitProducerId: the coordinator would forget how this one has ended.
-            end_transaction(router, one, commit=False, deadline=router.deadline(ABORT_MS))
+            end_transaction(router, one, commit=False, deadline=deadline)
         if not transactions_of(messages):
-            fence()
+            init_producer_id(router, name, timeout_ms, None, deadline)
             if len(reports_of(messages)) < len(messages):
                 # A task that begins now would hold up readers until its transaction's timeout is over.
                 time.sleep(_STRAGGLERS_S)
-                fence()
+                init_producer_id(router, name, timeout_ms, None, router.deadline(ABORT_MS))
     except KafkaError as error:
         _LOG.warning(
             "%s was not aborted; it is when its timeout of %d ms is over: %s",
-            job.transactional_id, job.transaction_timeout_ms, error,
+            name, timeout_ms, error,
         )  # fmt: skip
 
 
