@@ -27,7 +27,7 @@ from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch, set_producer
-from spark_kafka_native.kafka.runtime.deadline import LoopTimer
+from spark_kafka_native.kafka.runtime.deadline import Deadline, LoopTimer
 
 TP = TopicPartition("t", 0)
 
@@ -67,7 +67,7 @@ class SendingHalf:
     def __init__(
         self,
         folder: SpillFolder | None = None,
-        send_any: Callable[[Any], Any] | None = None,
+        ask_any: Callable[[Any, Any], Any] | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         retry_backoff_ms: int = 1_000,
     ) -> None:
@@ -82,7 +82,8 @@ class SendingHalf:
         nothing: Any = None  # no topic is opened
         self.router: Any = SimpleNamespace(
             config=client,
-            send_any=send_any,
+            ask_any=ask_any,
+            deadline=lambda: Deadline.after_ms(60_000),
             snapshot=SimpleNamespace(topics={}, brokers={}),
             metrics=MetricsRegistry(),
         )

@@ -184,7 +184,8 @@ class BackgroundLookups:
                 transactional_id=None, transaction_timeout_ms=0, producer_epoch=-1
             )
             try:
-                response = router.send_any(request)
+                # One attempt, as `ask_producer_id` comes again: retries in here would outlive the producer.
+                response = router.ask_any(request, router.deadline())
                 if response.error_code:
                     # Since Kafka 2.8 the permission to write to any topic is enough (KIP-679).
                     needed = "Write on a topic, or IdempotentWrite"

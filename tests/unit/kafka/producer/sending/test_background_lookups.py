@@ -10,10 +10,12 @@ import pytest
 from support.brokers.produce_cluster import (
     refused,
 )
+from support.brokers.scripted_broker import properties
 from support.producer.producing import TP, producing, send, wait_until
 from support.producer.sending_batches import SendingHalf, batch
 
 from spark_kafka_native.kafka.cluster.router import Router
+from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.error_code import ErrorCode
 from spark_kafka_native.kafka.errors import (
     AuthenticationError,
@@ -27,6 +29,7 @@ from spark_kafka_native.kafka.errors import (
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.accumulating.batch import ProducerIdentity
 from spark_kafka_native.kafka.producer.errors import ProducerClosedError, TransactionAbortableError
+from spark_kafka_native.kafka.producer.producer import Producer
 from spark_kafka_native.kafka.producer.sending import background_lookups, sender
 from spark_kafka_native.kafka.producer.sending.background_lookups import TransactionPartitions
 from spark_kafka_native.kafka.producer.sending.idempotence import MAX_EPOCH
@@ -34,13 +37,13 @@ from spark_kafka_native.kafka.producer.sending.produce_requests import BrokerCon
 from spark_kafka_native.kafka.producer.sending.transaction import State, Transaction, TransactionEvent
 from spark_kafka_native.kafka.protocol.api.configs import DescribeConfigsRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
-from spark_kafka_native.kafka.protocol.api.transactions import InitProducerIdResponse
+from spark_kafka_native.kafka.protocol.api.transactions import InitProducerIdRequest, InitProducerIdResponse
 from spark_kafka_native.kafka.runtime import background
 
 pytestmark = pytest.mark.timed(0.1)
 
 
-@pytest.mark.parametrize("question", ["connection", "send_any", "refresh"])
+@pytest.mark.parametrize("question", ["connection", "ask_any", "refresh"])
 def test_a_question_that_fails_unexpectedly_is_asked_again(cluster, monkeypatch, question):
     real, failed = getattr(Router, question), []
 
@@ -99,7 +102,7 @@ def test_before_a_producer_has_connected_nothing_passes(cluster, monkeypatch, er
 
     monkeypatch.setattr(Router, "connection", refuse)
     monkeypatch.setattr(Router, "refresh", refuse)
-    monkeypatch.setattr(Router, "send_any", refuse)
+    monkeypatch.setattr(Router, "ask_any", refuse)
     with producing(cluster) as producer, pytest.raises(KafkaError, match=str(error)):
         producer.send(TP.topic, value=b"x").result(60)
 
@@ -158,13 +161,13 @@ class Asking:
         self.now, self.answer, self.asked = 100.0, answer, 0
         self.ends = []
         self.half = half = SendingHalf(
-            send_any=self.send_any, clock=lambda: self.now, retry_backoff_ms=retry_backoff_ms
+            ask_any=self.ask_any, clock=lambda: self.now, retry_backoff_ms=retry_backoff_ms
         )
         self.partition = half.queues.of(TP)
         for order in (1, 2):
             half.wait_in(batch(order), self.ends)
 
-    def send_any(self, _request):
+    def ask_any(self, _request, _deadline):
         self.asked += 1
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -265,6 +268,27 @@ def test_each_refusal_of_a_producer_id_doubles_the_wait_until_one_is_given(monke
     ask_again()
     assert asking.asked == 5
     assert waits == [pytest.approx(wait, rel=0.25) for wait in (0.1, 0.2, 0.4, 0.1)]
+
+
+def test_a_question_for_a_producer_id_does_not_outlive_its_producer(cluster, monkeypatch):
+    """With a router that others use, too, it looked for a broker that was gone for another minute."""
+    real, asked = Router.ask_any, []
+
+    def ask(router, request, deadline):
+        if isinstance(request, InitProducerIdRequest):
+            asked.append(request)
+            raise NetworkError("no broker can be connected to")
+        return real(router, request, deadline)
+
+    monkeypatch.setattr(Router, "ask_any", ask)
+    settings = ClientConfig.from_properties(properties(cluster.bootstrap_servers))
+    router = Router(settings)
+    producer = Producer(settings, ProducerConfig(batch_records=1), router=router)
+    send(producer, 1)
+    wait_until(lambda: len(asked) > 1)
+    producer.close(0)
+    wait_until(lambda: all(one.name != "kafka-producer-identity" for one in threading.enumerate()), 20)
+    router.close()
 
 
 def test_one_thread_asks_for_a_producer_id_and_another_when_its_epochs_are_used_up(monkeypatch):
