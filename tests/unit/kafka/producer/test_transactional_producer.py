@@ -420,7 +420,7 @@ def test_an_abort_of_version_1_with_something_under_way_fences_the_producer(
     cluster: TransactionCluster,
 ) -> None:
     """An abort marker of the same epoch would let the late batch in: into nothing, or the next one."""
-    with producing(cluster, 1, delivery_timeout_ms=300) as producer:
+    with producing(cluster, 1, delivery_timeout_ms=1_000) as producer:
         producer.begin()
         write(producer, b"one", b"two")
         producer.flush()

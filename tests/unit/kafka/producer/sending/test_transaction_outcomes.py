@@ -366,9 +366,9 @@ def test_an_abort_waits_for_what_was_given_up_and_is_still_under_way(cluster: Tr
         answer: EndTxnResponse = cluster.handlers[EndTxnRequest](request, version)
         return answer
 
-    with producing(cluster, request_timeout_ms=10_000, delivery_timeout_ms=200) as producer:
+    with producing(cluster, request_timeout_ms=10_000, delivery_timeout_ms=500) as producer:
         cluster[1].on(EndTxnRequest, end)
-        cluster[1].push(ProduceRequest, cluster.delayed(ProduceRequest, 1.0))
+        cluster[1].push(ProduceRequest, cluster.delayed(ProduceRequest, 1.5))
         producer.begin()
         with pytest.raises(DeliveryError):
             producer.send("t", value=b"1").result(60)
@@ -379,7 +379,7 @@ def test_an_abort_waits_for_what_was_given_up_and_is_still_under_way(cluster: Tr
 def test_an_abort_waits_for_no_answer_that_the_ended_sender_would_not_read(
     cluster: TransactionCluster,
 ) -> None:
-    with producing(cluster, request_timeout_ms=600_000, delivery_timeout_ms=200) as producer:
+    with producing(cluster, request_timeout_ms=600_000, delivery_timeout_ms=2_000) as producer:
         cluster[1].on(ProduceRequest, lambda _request, _version: Silence)
         producer.begin()
         with pytest.raises(DeliveryError):
