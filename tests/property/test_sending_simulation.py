@@ -151,9 +151,7 @@ class World:
             return E.UNKNOWN_TOPIC_ID
         if self.deleted:
             return E.UNKNOWN_TOPIC_OR_PARTITION
-        if (
-            len(packet.records) > self.max_records
-        ):  # always: a batch that was appended once is never too large
+        if len(packet.records) > self.max_records:  # before duplicates are looked for
             return E.MESSAGE_TOO_LARGE
         if fault < 0.07:
             return self.rng.choice(NOT_APPLIED + APPLIED_OR_NOT)
@@ -190,6 +188,9 @@ class World:
 
     def move(self) -> None:
         self.leader = self.rng.choice([1, 2, 3])
+
+    def limit(self) -> None:
+        self.max_records = self.rng.choice([1, 3, 4])
 
     def delete(self) -> None:
         self.deleted = self.recreates
@@ -256,6 +257,7 @@ class World:
             (lambda: self.hang_up(node_id), 0.4),
             (self.expire, 0.3),
             (self.move, 0.3),
+            (self.limit, 0.3),
             (self.delete, 0.2),
             (self.create, 2),
         ]

@@ -77,6 +77,8 @@ class SendingState:
     last_error: Exception | None = None
     again: bool = False
     """True for a half of one that was sent: it goes alone, as one that is sent again."""
+    of_indefinite: bool = False
+    """True for a half of one that may be in the log as a whole: the broker does not recognise halves."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -309,6 +309,7 @@ class PartitionQueue:
             head_of_line=head_of_line,
             gap=self._sequence is not None and self._has_gap(self._sequence, batch),
             indefinite=batch.sending.indefinite,
+            of_indefinite=batch.sending.of_indefinite,
             numbered=batch.sending.identity is not None,
             foreign=batch.spilled is not None,
             transactional=self._transactional,
@@ -374,6 +375,7 @@ class PartitionQueue:
         for half in halves:
             half.sending.again = batch.sending.again or batch.sending.attempts > 0
             half.sending.indefinite = batch.sending.indefinite
+            half.sending.of_indefinite = batch.sending.indefinite
 
     def replace(self, batch: Batch, halves: Sequence[Batch]) -> None:
         """``halves`` wait in the place of ``batch``."""

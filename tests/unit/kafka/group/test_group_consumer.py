@@ -1656,6 +1656,7 @@ def test_an_interrupt_leaves_nothing_locked(make: Make, entered: str) -> None:
 
     change = Change(revoked=frozenset([A0]))
     before = sys.gettrace()
+    gc.disable()  # the interrupt must not fall into a destructor
     try:
         sys.settrace(interrupt)
         try:
@@ -1665,6 +1666,9 @@ def test_an_interrupt_leaves_nothing_locked(make: Make, entered: str) -> None:
             sys.settrace(before)
     except KeyboardInterrupt:
         assert not member._lock.locked()
+    finally:
+        gc.enable()
+    assert interrupted
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one in a destructor
