@@ -700,6 +700,7 @@ def test_a_topic_that_rows_name_is_created_again_after_it_was_deleted(
     writer = KafkaStreamWriter(OptionValues.parse(given, Scope.WRITE), schema)
     batch = pa.record_batch({"topic": ["t"], "value": pa.array([b"1"], pa.binary())})
     writer.write(iter([batch]))
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 2_000)
     with broker.cluster.changed:
         broker.cluster.delete_topic("t")
     if create == "true":
