@@ -628,6 +628,22 @@ class TestProducerId:
         assert numbers(first) == (7, 0, 2)
         assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
 
+    def test_what_is_refused_again_where_one_from_behind_may_be_in_a_recreated_topic_is_fatal(
+        self, partition: Partition
+    ) -> None:
+        """With new numbers the last one would be there twice, or the first one behind it."""
+        confirmed(partition)
+        refused, first, denied, last = fill(partition, 1, 2, 3, 4)
+        partition.ask_all()
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        partition.answer(denied, E.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.lost(last, LOST, 0)
+        assert partition.ask(now=9) is first
+        assert numbers(first) == (7, 0, 2)
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
+
     def test_a_topic_that_was_denied_is_the_same_once_it_has_the_next_in_line(
         self, partition: Partition
     ) -> None:
@@ -1149,6 +1165,15 @@ class TestSplits:
         half = batch(1)
         partition.take_over(large, [half])
         assert half.sending.indefinite
+        assert half.sending.of_indefinite
+
+    def test_halves_of_what_is_not_in_the_log_are_like_any_others(self, partition: Partition) -> None:
+        (large,) = fill(partition, 1, records=2)
+        partition.ask()
+        assert partition.answer(large, E.MESSAGE_TOO_LARGE) == SPLIT
+        half = batch(1)
+        partition.take_over(large, [half])
+        assert not half.sending.of_indefinite
 
 
 class TestRules:
