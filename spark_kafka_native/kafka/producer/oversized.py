@@ -322,7 +322,7 @@ class OversizedBatches:
                 "attempt was lost): %s; was max.message.bytes lowered?",
                 batch.topic_partition,
                 "its halves may be duplicates"
-                if batch.sending.identity is None
+                if batch.sending.identity is None or batch.spilled is not None
                 else "if it was, its records are reported as possibly written",
             )
         try:
