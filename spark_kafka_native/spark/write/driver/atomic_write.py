@@ -105,19 +105,14 @@ def abort_atomic(job: AtomicWrite, messages: Sequence[object], options: WriteOpt
         if not transactions_of(messages):
             init_producer_id(router, name, timeout_ms, None, deadline)
             if len(reports_of(messages)) < len(messages):
-                await_stragglers()
+                # A task that begins now would hold up readers until its transaction's timeout is over.
+                time.sleep(_STRAGGLERS_S)
                 init_producer_id(router, name, timeout_ms, None, router.deadline(ABORT_MS))
     except KafkaError as error:
         _LOG.warning(
             "%s was not aborted; it is when its timeout of %d ms is over: %s",
             name, timeout_ms, error,
         )  # fmt: skip
-
-
-def await_stragglers() -> None:
-    """Wait until no task of a job that failed can begin any more: its transaction would hold up readers until
-    its timeout is over."""
-    time.sleep(_STRAGGLERS_S)
 
 
 def only_transaction(job: AtomicWrite, messages: Sequence[object]) -> OpenTransaction | None:

@@ -48,7 +48,7 @@ from ..write_task import (
     transactions_of,
     written_topics,
 )
-from .atomic_write import await_readers, await_stragglers
+from .atomic_write import await_readers
 from .many_transactions import ask_for_each
 from .stream_commit import WriteCommitFailedError
 
@@ -144,8 +144,9 @@ def abort_resumable(run: ResumableWrite, messages: Sequence[object], options: Wr
     once = options.exactly_once
     assert once is not None
     router = router_for(options.client)
+    deadline = router.deadline(ABORT_MS)
 
-    def end(partition: int, deadline: Deadline) -> None:
+    def end(partition: int) -> None:
         message = messages[partition]
         try:
             if not isinstance(message, KafkaCommitMessage):
@@ -156,16 +157,8 @@ def abort_resumable(run: ResumableWrite, messages: Sequence[object], options: Wr
         except KafkaError as error:
             _LOG.info("%s was not aborted: %s", task_name(run.transactional_id, partition), error)
 
-    def end_each(partitions: Sequence[int]) -> None:
-        deadline = router.deadline(ABORT_MS)
-        names = partial(task_name, run.transactional_id)
-        ask_for_each(router, partitions, names, lambda one: end(one, deadline), deadline)
-
-    end_each(range(len(messages)))
-    unheard = [i for i, one in enumerate(messages) if not isinstance(one, KafkaCommitMessage)]
-    if unheard:
-        await_stragglers()
-        end_each(unheard)
+    partitions = range(len(messages))
+    ask_for_each(router, partitions, lambda one: task_name(run.transactional_id, one), end, deadline)
 
 
 def _failed(

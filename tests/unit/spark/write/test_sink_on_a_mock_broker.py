@@ -1156,29 +1156,10 @@ def test_a_write_of_which_nothing_is_committed_may_have_other_rows(nightly: Sink
     assert (nightly.seen(), nightly.open()) == ([b"other"], [])
 
 
-def test_a_run_with_a_task_that_reports_nothing_commits_nothing(
-    nightly: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(atomic_write, "_STRAGGLERS_S", 0)
+def test_a_run_with_a_task_that_reports_nothing_commits_nothing(nightly: Sink) -> None:
     run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
     with pytest.raises(WriteCommitFailedError, match="write nightly: 1 tasks have said nothing"):
         commit_resumable(run, [messages[0], None], nightly.options)
-    abort_resumable(run, [messages[0], None], nightly.options)
-    assert (nightly.seen(), nightly.open()) == ([], [])
-
-
-def test_an_aborted_run_ends_what_a_task_leaves_that_spark_ends_late(
-    nightly: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or readers with read_committed would wait for the timeout of its transaction."""
-    run, messages = nightly.named([values_of(0, 0), values_of(0, 1)])
-
-    def begin_late(seconds: float) -> None:
-        assert nightly.open() == []
-        write_resumable(run, rows([b"late"]), COLUMNS, nightly.options, 1)
-        assert nightly.open()
-
-    monkeypatch.setattr(atomic_write, "time", SimpleNamespace(sleep=begin_late))
     abort_resumable(run, [messages[0], None], nightly.options)
     assert (nightly.seen(), nightly.open()) == ([], [])
 
