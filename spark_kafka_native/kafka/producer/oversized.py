@@ -319,11 +319,8 @@ class OversizedBatches:
         if batch.sending.indefinite:
             _LOG.warning(
                 "%s: a batch is too large now that may have been written already (the answer to an earlier "
-                "attempt was lost): %s; was max.message.bytes lowered?",
+                "attempt was lost): its halves may be duplicates; was max.message.bytes lowered?",
                 batch.topic_partition,
-                "its halves may be duplicates"
-                if batch.sending.identity is None or batch.spilled is not None
-                else "if it was, its records are reported as possibly written",
             )
         try:
             halves = split_batch(batch, self._over_limit.encoder)

@@ -27,7 +27,7 @@ from spark_kafka_native.kafka.producer.stats import StatsRecorder
 from spark_kafka_native.kafka.records.batch import HEADER
 from spark_kafka_native.kafka.records.columns import RecordColumns
 from spark_kafka_native.kafka.records.encode import encode_record_batch, set_producer
-from spark_kafka_native.kafka.runtime.deadline import Deadline, LoopTimer
+from spark_kafka_native.kafka.runtime.deadline import LoopTimer
 
 TP = TopicPartition("t", 0)
 
@@ -83,7 +83,6 @@ class SendingHalf:
         self.router: Any = SimpleNamespace(
             config=client,
             ask_any=ask_any,
-            deadline=lambda: Deadline.after_ms(60_000),
             snapshot=SimpleNamespace(topics={}, brokers={}),
             metrics=MetricsRegistry(),
         )

@@ -78,7 +78,8 @@ class SendingState:
     again: bool = False
     """True for a half of one that was sent: it goes alone, as one that is sent again."""
     of_indefinite: bool = False
-    """True for a half of one that may be in the log as a whole: the broker does not recognise halves."""
+    """True for a half of one that may be in the log as a whole: as brokers don't recognise halves, it may be
+    there where it is out of order."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -185,7 +185,7 @@ class BackgroundLookups:
             )
             try:
                 # One attempt, as `ask_producer_id` comes again: retries in here would outlive the producer.
-                response = router.ask_any(request, router.deadline())
+                response = router.ask_any(request, Deadline.after_ms(router.config.request_timeout_ms))
                 if response.error_code:
                     # Since Kafka 2.8 the permission to write to any topic is enough (KIP-679).
                     needed = "Write on a topic, or IdempotentWrite"

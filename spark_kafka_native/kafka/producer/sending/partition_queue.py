@@ -309,7 +309,6 @@ class PartitionQueue:
             head_of_line=head_of_line,
             gap=self._sequence is not None and self._has_gap(self._sequence, batch),
             indefinite=batch.sending.indefinite,
-            of_indefinite=batch.sending.of_indefinite,
             numbered=batch.sending.identity is not None,
             foreign=batch.spilled is not None,
             transactional=self._transactional,
@@ -543,6 +542,8 @@ class PartitionQueue:
         A topic that was created again without our knowledge may have begun with one from behind, which new
         numbers would write twice, or overtake for good.
         """
+        if batch.sending.of_indefinite:
+            return False
         if batch.sending.identity != sequence.identity and not self._may_be_passed(sequence, batch):
             return True
         return sequence.gap and not (sequence.perhaps_recreated and self._may_be_passed(sequence, batch))

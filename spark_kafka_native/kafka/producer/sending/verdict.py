@@ -106,7 +106,6 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
     gap: bool,
     indefinite: bool,
     numbered: bool,
-    of_indefinite: bool = False,
     foreign: bool = False,
     transactional: bool = False,
     sets_apart: bool = False,
@@ -115,8 +114,8 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
 
     ``head_of_line``: nothing before it is unconfirmed; ``gap``: a batch before it was given up;
     ``indefinite``: an earlier attempt of it has an unknown outcome; ``numbered``: it carries sequence
-    numbers; ``of_indefinite``: it is a half of one with an unknown outcome; ``transactional``: giving it up
-    only means that its transaction is aborted; ``sets_apart``: a single record over a limit does not fail.
+    numbers; ``transactional``: giving it up only means that its transaction is aborted; ``sets_apart``: a
+    single record over a limit does not fail.
     """
     if error_code in CONFIRMED:
         return CONFIRMED[error_code]
@@ -125,7 +124,7 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
     if transactional and error_code in _ENDED_TRANSACTION:
         return _ENDED_TRANSACTION[error_code]
     if error_code in _OUT_OF_SEQUENCE and numbered:
-        found = _judge_sequence(error_code, head_of_line, gap, indefinite, of_indefinite)
+        found = _judge_sequence(error_code, head_of_line, gap, indefinite)
         # Only the coordinator renews its numbers, and the batches missing before it are aborted with it.
         return FAIL if transactional and found != RETRY else found
     if error_code is ErrorCode.MESSAGE_TOO_LARGE or (sets_apart and error_code in TOO_LARGE):
@@ -139,15 +138,10 @@ def judge(  # noqa: C901, PLR0913 - a table and its columns
     return OVERSIZED if records == 1 and error_code in TOO_LARGE else FAIL
 
 
-def _judge_sequence(
-    error_code: ErrorCode, head_of_line: bool, gap: bool, indefinite: bool, of_indefinite: bool
-) -> Verdict:
+def _judge_sequence(error_code: ErrorCode, head_of_line: bool, gap: bool, indefinite: bool) -> Verdict:
     if not head_of_line:
         # Only because a batch before it is missing, which is sent again first.
         return RETRY
-    if of_indefinite:
-        # Most likely the whole is in the log: new numbers would write its records twice.
-        return FAIL
     if gap:
         return RENUMBER
     if error_code is ErrorCode.UNKNOWN_PRODUCER_ID and not indefinite:

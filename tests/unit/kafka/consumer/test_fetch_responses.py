@@ -551,6 +551,17 @@ def test_a_newer_leader_is_asked_with_the_epoch_that_the_former_one_did_not_know
     assert (one.broker.node_id, one.position.last_fetched_epoch) == (2, 4)
 
 
+def test_a_newer_leader_is_asked_with_the_epoch_of_records_that_are_not_handed_out_yet() -> None:
+    """That of the last one that was handed out would make a whole log look cut."""
+    one = state(60)
+    one.receive(RecordSetEnd(15, 3), 100, 1, 50.0)
+    deliver(one, 15)
+    one.receive(RecordSetEnd(20, 5), 100, 1, 50.0)
+    one.broker.led_by(Leader(1, 5, None), 50.0)
+    apply_newer_leader(one, Leader(2, 6, None), 50.0)
+    assert (one.position.fetch_offset, one.position.last_fetched_epoch) == (20, 5)
+
+
 @pytest.mark.parametrize(
     ("epoch", "topic_id", "known", "is_believed"),
     [

@@ -1183,8 +1183,9 @@ def test_an_atomic_write_is_seen_whole_or_not_at_all(broker: MockBroker) -> None
         assert (whole.seen(), whole.open()) == ([] if is_aborted else values_in(0), [])
 
 
+@pytest.mark.parametrize("other", [None, KafkaCommitMessage.skipped_rows("", 0)], ids=["unheard", "done"])
 def test_an_aborted_atomic_write_ends_what_a_task_leaves_that_spark_ends_late(
-    broker: MockBroker, monkeypatch: pytest.MonkeyPatch
+    broker: MockBroker, monkeypatch: pytest.MonkeyPatch, other: KafkaCommitMessage | None
 ) -> None:
     """Or readers with read_committed would wait for the timeout of its transaction."""
     whole = Sink(broker)
@@ -1192,11 +1193,12 @@ def test_an_aborted_atomic_write_ends_what_a_task_leaves_that_spark_ends_late(
     begun = []
 
     def begin_late(seconds: float) -> None:
+        assert seconds > 2.0  # spark.python.task.killTimeout
         begun.append(write_atomic(job, rows([b"late"]), COLUMNS, whole.options, 0))
         assert whole.open()
 
     monkeypatch.setattr(atomic_write, "time", SimpleNamespace(sleep=begin_late))
-    abort_atomic(job, [None, None], whole.options)
+    abort_atomic(job, [None, other], whole.options)
     assert len(begun) == 1
     assert (whole.seen(), whole.open()) == ([], [])
 

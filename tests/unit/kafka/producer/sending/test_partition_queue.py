@@ -1167,6 +1167,29 @@ class TestSplits:
         assert half.sending.indefinite
         assert half.sending.of_indefinite
 
+    @pytest.mark.parametrize("first", [LOST, E.REQUEST_TIMED_OUT, E.NOT_ENOUGH_REPLICAS])
+    def test_halves_of_what_may_be_in_the_log_get_no_new_numbers(
+        self, partition: Partition, first: Any
+    ) -> None:
+        """Behind a gap they would be there twice."""
+        confirmed(partition)
+        given_up, large = fill(partition, 1, 2, records=2)
+        partition.ask_all()
+        partition.lost(given_up, LOST, 0)
+        if first is LOST:
+            partition.lost(large, LOST, 0)
+        else:
+            partition.answer(large, first)
+        partition.given_up([given_up])
+        assert partition.ask(now=9) is large
+        assert partition.answer(large, E.MESSAGE_TOO_LARGE) == SPLIT
+        half = batch(2)
+        partition.take_over(large, [half])
+        partition.replace(large, [half])
+        assert partition.ask(now=99) is half
+        is_certain = first is E.NOT_ENOUGH_REPLICAS
+        assert partition.answer(half, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == (RENUMBER if is_certain else FATAL)
+
     def test_halves_of_what_is_not_in_the_log_are_like_any_others(self, partition: Partition) -> None:
         (large,) = fill(partition, 1, records=2)
         partition.ask()

@@ -36,9 +36,6 @@ def verdict(code, **changed):
     [
         (E.NONE, {}, DELIVERED),
         (E.DUPLICATE_SEQUENCE_NUMBER, {}, DUPLICATE),
-        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"of_indefinite": True, "gap": True}, FAIL),
-        (E.OUT_OF_ORDER_SEQUENCE_NUMBER, {"of_indefinite": True, "head_of_line": False}, RETRY),
-        (E.UNKNOWN_PRODUCER_ID, {"of_indefinite": True}, FAIL),
         (E.NOT_LEADER_OR_FOLLOWER, {}, REFRESH),
         (E.LEADER_NOT_AVAILABLE, {}, REFRESH),
         (E.UNKNOWN_TOPIC_OR_PARTITION, {}, REFRESH),
