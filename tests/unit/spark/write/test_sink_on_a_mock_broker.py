@@ -30,7 +30,7 @@ from spark_kafka_native.kafka.group.committed_offsets import commit_offsets
 from spark_kafka_native.kafka.model import TopicPartition
 from spark_kafka_native.kafka.producer.errors import TransactionAbortableError
 from spark_kafka_native.kafka.producer.producer import Producer
-from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction
+from spark_kafka_native.kafka.producer.sending.transaction_requests import OpenTransaction, init_producer_id
 from spark_kafka_native.kafka.producer.transactional_producer import TransactionalProducer
 from spark_kafka_native.kafka.runtime.deadline import Deadline, Timeout
 from spark_kafka_native.spark.options.option import Scope
@@ -1197,9 +1197,16 @@ def test_an_aborted_atomic_write_ends_what_a_task_leaves_that_spark_ends_late(
         begun.append(write_atomic(job, rows([b"late"]), COLUMNS, whole.options, 0))
         assert whole.open()
 
+    def fence(*asked: Any) -> None:
+        limits.append(asked[-1])
+        init_producer_id(*asked)
+
+    limits: list[Deadline] = []
+    monkeypatch.setattr(atomic_write, "init_producer_id", fence)
     monkeypatch.setattr(atomic_write, "time", SimpleNamespace(sleep=begin_late))
     abort_atomic(job, [None, other], whole.options)
     assert len(begun) == 1
+    assert limits[0] is not limits[1]  # a slow coordinator may have used up the first
     assert (whole.seen(), whole.open()) == ([], [])
 
 
