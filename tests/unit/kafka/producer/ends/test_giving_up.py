@@ -39,7 +39,7 @@ def test_a_batch_that_times_out_under_way_is_possibly_persisted_and_the_rest_goe
 
 
 def test_what_was_never_sent_is_not_persisted(cluster):
-    with producing(cluster, delivery_timeout_ms=300) as producer:
+    with producing(cluster, delivery_timeout_ms=1_500) as producer:
         send(producer, 1)
         producer.flush(60)
         cluster[1].stop()

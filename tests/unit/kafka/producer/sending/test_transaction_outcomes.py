@@ -99,6 +99,7 @@ def test_a_repeated_commit_remembers_that_the_first_may_have_worked(cluster: Tra
     with producing(cluster) as zombie:
         zombie.begin()
         zombie.send("t", value=b"1")
+        zombie.flush()
         cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
         with pytest.raises(DeadlineExceededError):
             zombie.commit(timeout=0.2)
@@ -461,6 +462,7 @@ def test_a_transaction_that_may_be_committed_cannot_be_given_away(cluster: Trans
     with producing(cluster) as producer:
         producer.begin()
         producer.send("t", value=b"1")
+        producer.flush()
         cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
         with pytest.raises(DeadlineExceededError):
             producer.commit(timeout=0.2)
