@@ -198,7 +198,7 @@ def test_of_several_parts_that_are_refused_the_first_is_named(member: Committing
 
 
 def test_all_parts_share_the_time_of_the_commit(member: Committing, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = [member.router.deadline(300)]
+    limits = [member.router.deadline(1_500)]
     monkeypatch.setattr(member.router, "deadline", lambda *_: limits.pop())
     member.during(
         2, lambda: member.group.commit_refusals.extend([ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 999)
