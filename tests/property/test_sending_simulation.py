@@ -3,7 +3,7 @@ leaders that move, batches that are too large, refused or given up, a topic that
 again. Nothing that is reported as written is lost, nothing is doubled, nothing overtakes, and no batch that
 is reported as not written is in a log. The producer goes on; it may end only where its topic was created
 again, or may have been (brokers that are asked by name denied it, or confirmed a batch before an earlier
-one), or where a batch that may be in the log was refused for its size, as brokers don't recognise its halves.
+one), or at a half of a batch that may be in the log as a whole, as brokers don't recognise halves.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class World:
         self.faults = True
         self.by_id = self.rng.random() < 0.6
         self.recreates = self.rng.random() < 0.5
-        self.is_doubtful = self.is_split_in_doubt = self.ended = False
+        self.is_doubtful = self.ended = False
         self.max_records = self.rng.choice([1, 3, 4])
         self.expires = self.rng.random() < 0.7
 
@@ -215,7 +215,6 @@ class World:
                 if not self.by_id or self.rng.random() < 0.6:
                     self.known_id = len(self.logs)
             case Split():
-                self.is_split_in_doubt |= batch.sending.indefinite
                 ids = self.records[batch]
                 parts = ids[: len(ids) // 2], ids[len(ids) // 2 :]
                 halves = [self.make(part, (*batch.order, place)) for place, part in enumerate(parts)]
@@ -225,9 +224,8 @@ class World:
                 self.give_up([batch])
             case Failed():
                 may_be_another = len(self.logs) > 1 or (self.is_doubtful and not self.by_id)
-                assert may_be_another or self.is_split_in_doubt, (
-                    f"{verdict} of {batch}, though the broker lost nothing"
-                )
+                may_end = may_be_another or batch.sending.of_indefinite
+                assert may_end, f"{verdict} of {batch}, though the broker lost nothing"
                 self.ended = True
                 self.give_up(self.partition.unended())
 

@@ -1,6 +1,7 @@
 """Batches and records over a limit: split, named, and no trouble for others."""
 
 import os
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from spark_kafka_native.kafka.errors import (
 from spark_kafka_native.kafka.producer.accumulating import batch as batches
 from spark_kafka_native.kafka.producer.errors import (
     DeliveryStatus,
+    ProducerClosedError,
     RecordTooLargeError,
 )
 
@@ -42,11 +44,14 @@ def test_a_batch_that_may_be_in_the_log_is_split_with_a_warning(cluster, caplog)
 
 
 @pytest.mark.parametrize(
-    ("first", "status"),
-    [(LOST_ANSWER, DeliveryStatus.POSSIBLY_PERSISTED), (LOST_REQUEST, DeliveryStatus.PERSISTED)],
+    ("first", "status", "goes_on"),
+    [
+        (LOST_ANSWER, DeliveryStatus.POSSIBLY_PERSISTED, pytest.raises(ProducerClosedError, match="ORDER")),
+        (LOST_REQUEST, DeliveryStatus.PERSISTED, nullcontext()),
+    ],
     ids=["in the log", "not in the log"],
 )
-def test_halves_of_a_batch_that_may_be_in_the_log_are_written_once(cluster, caplog, first, status):
+def test_halves_of_a_batch_that_may_be_in_the_log_are_written_once(cluster, caplog, first, status, goes_on):
     """The broker does not recognise halves of a batch that it has: the producer ends."""
     with producing(cluster, batch_records=4, linger_ms=1_000) as producer:
         producer.send("t", value=b"first", partition=0)
@@ -55,7 +60,10 @@ def test_halves_of_a_batch_that_may_be_in_the_log_are_written_once(cluster, capl
         deliveries = [producer.send("t", value=value, partition=0) for value in numbers(4)]
         producer.flush(60)
         assert {one.status for one in deliveries} == {status}
-    assert cluster.values(TP) == [b"first", *numbers(4)]
+        with goes_on:
+            producer.send("t", value=b"last", partition=0).result(60)
+    last = [b"last"] if status is DeliveryStatus.PERSISTED else []
+    assert cluster.values(TP) == [b"first", *numbers(4), *last]
     assert "may have been written already" in caplog.text
 
 

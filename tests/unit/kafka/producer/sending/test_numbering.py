@@ -353,8 +353,9 @@ def test_a_transaction_outlives_a_first_answer_with_the_id_of_the_former_topic()
         cluster[1].on(ProduceRequest, produce)
         with TransactionalProducer(cluster.bootstrap_servers, "tx") as producer, producer.transaction():
             producer.send("t", b"present", partition=0)
-        assert attempts[0] == [former]
-        assert attempts[-1] == [cluster.topic_ids["t"]]
+        *first, last = attempts  # the same again while newer metadata are on their way
+        assert first == [[former]] * max(1, len(first))
+        assert last == [cluster.topic_ids["t"]]
         assert cluster.committed[TP] == [b"present"]
 
 
