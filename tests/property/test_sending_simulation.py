@@ -309,3 +309,7 @@ def check(seed: int) -> None:
 @pytest.mark.parametrize("part", range(6))
 def test_whatever_happens_the_log_is_right_and_the_words_are_true(part: int) -> None:
     try_seeds(check, f"sending {part}", range(part, SEEDS, 6))
+
+
+def test_a_sign_of_another_topic_outlives_the_batch_that_was_sent_again_for_it() -> None:
+    try_seeds(check, "a sign of another topic", [499739981], seconds=0)

@@ -323,7 +323,7 @@ class PartitionQueue:
         if batch.ended:
             return None
         match verdict:
-            case Retry(renumber=True) if not self._may_renumber():
+            case Retry(renumber=True) if not self._may_renumber(batch):
                 self._put_back(batch, None)
                 return FATAL
             case Retry(renumber=True):
@@ -507,13 +507,10 @@ class PartitionQueue:
         """True if ``batch`` and those behind it get new numbers."""
         if self._phase is not Phase.RENUMBERING:
             return sequence.gap and self._all_unnumbered()
-        if not (
-            _has_own_numbers(batch) and sequence.perhaps_recreated and self._may_be_passed(sequence, batch)
-        ):
+        if not (_has_own_numbers(batch) and self._may_be_overtaken(sequence, batch)):
             return True
-        # By the answers since it was refused, one from behind may be in the log of a topic that was
-        # created again. Refused once more, it ends the producer.
-        sequence.gap = sequence.perhaps_recreated = False
+        # The answers since it was refused have shown that. Refused once more, it ends the producer, and so
+        # does the next one if this one is given up.
         self._move(QueueEvent.NUMBERED_ANEW)
         return False
 
@@ -546,7 +543,11 @@ class PartitionQueue:
             return False
         if batch.sending.identity != sequence.identity and not self._may_be_passed(sequence, batch):
             return True
-        return sequence.gap and not (sequence.perhaps_recreated and self._may_be_passed(sequence, batch))
+        return sequence.gap and not self._may_be_overtaken(sequence, batch)
+
+    def _may_be_overtaken(self, sequence: PartitionSequence, batch: Batch) -> bool:
+        """True if by the answers one from behind ``batch`` may be in a topic that was created again."""
+        return sequence.perhaps_recreated and self._may_be_passed(sequence, batch)
 
     def _may_be_passed(self, sequence: PartitionSequence, batch: Batch) -> bool:
         """True if one from behind ``batch`` is, or may be, in a log."""
@@ -577,8 +578,11 @@ class PartitionQueue:
     def _transactional(self) -> bool:
         return self._producer_id is not None and self._producer_id.transactional_id is not None
 
-    def _may_renumber(self) -> bool:
-        return self._producer_id is None or self._producer_id.may_bump_epoch
+    def _may_renumber(self, batch: Batch) -> bool:
+        if self._producer_id is None or self._sequence is None:
+            return True
+        is_doubtful = _has_own_numbers(batch) and self._may_be_overtaken(self._sequence, batch)
+        return self._producer_id.may_bump_epoch and not is_doubtful
 
     def _try_again(self, batch: Batch, code: ErrorCode | None, now: float) -> Failed | None:
         """Put ``batch`` back to be sent again; returns why that is pointless, if it is."""

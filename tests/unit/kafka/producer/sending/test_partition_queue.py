@@ -644,6 +644,43 @@ class TestProducerId:
         assert numbers(first) == (7, 0, 2)
         assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
 
+    @pytest.mark.parametrize("given_up", ["in flight", "waiting"])
+    def test_the_next_is_not_numbered_anew_either_where_one_from_behind_may_be_in_a_recreated_topic(
+        self, partition: Partition, given_up: str
+    ) -> None:
+        """The first one was sent with its former numbers for this reason, and then given up."""
+        confirmed(partition)
+        refused, first, second, last = fill(partition, 1, 2, 3, 4)
+        partition.ask_all()
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        assert partition.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RETRY
+        assert partition.answer(last) == DELIVERED
+        assert partition.ask(now=9) is first
+        if given_up == "waiting":
+            assert partition.answer(first, E.NOT_ENOUGH_REPLICAS) == RETRY
+        partition.given_up([first])
+        first.ended = True
+        if given_up == "in flight":
+            assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) is None
+        assert partition.ask(now=99) is second
+        assert numbers(second) == (7, 0, 3)
+        assert partition.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
+
+    @pytest.mark.parametrize("denied", [True, False])
+    def test_an_unknown_producer_is_fatal_where_one_from_behind_may_be_in_a_recreated_topic(
+        self, partition: Partition, denied: bool
+    ) -> None:
+        confirmed(partition)
+        first, last = fill(partition, 1, 2)
+        partition.ask_all()
+        code = E.UNKNOWN_TOPIC_OR_PARTITION if denied else E.NOT_ENOUGH_REPLICAS
+        partition.answer(first, code)
+        partition.lost(last, LOST, 0)
+        assert partition.ask(now=9) is first
+        assert partition.answer(first, E.UNKNOWN_PRODUCER_ID) == (FATAL if denied else RENUMBER)
+
     def test_a_topic_that_was_denied_is_the_same_once_it_has_the_next_in_line(
         self, partition: Partition
     ) -> None:
