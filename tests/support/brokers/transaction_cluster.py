@@ -112,6 +112,21 @@ class TransactionCluster(ProduceCluster):
         """It arrives late: applied and answered late."""
         return Late(seconds, self.handlers[request])
 
+    def overtaken(self, request: Any) -> tuple[Any, Any]:
+        """It arrives right behind its retry. Answers for both, in the order in which they were sent."""
+        first: list[tuple[Any, int]] = []
+
+        def hold(asked: Any, version: int) -> Any:
+            first.append((asked, version))
+            return HangUp
+
+        def answer(asked: Any, version: int) -> Any:
+            told = self.handlers[request](asked, version)
+            self.handlers[request](*first.pop())
+            return told
+
+        return hold, answer
+
     def doubled(self, request: Any) -> Any:
         """It arrives twice."""
 

@@ -326,7 +326,7 @@ def test_an_address_that_is_silent_in_tls_is_named_beside_one_that_refuses():
         config = ClientConfig(
             bootstrap_servers=("a:1",),
             security=SecurityConfig(protocol=SecurityProtocol.SSL),
-            connection_setup_timeout_ms=50,
+            connection_setup_timeout_ms=1_000,
             connection_attempt_delay_ms=-1,
             resolver=lambda *_: addresses,
         )
