@@ -615,6 +615,7 @@ def test_a_begin_of_a_later_transaction_ends_with_its_producer(cluster: Transact
 def test_a_zombie_that_may_have_committed_says_so(cluster: TransactionCluster) -> None:
     with producing(cluster) as zombie:
         transact(zombie, "a", 0)
+        zombie.flush()
         cluster[1].on(EndTxnRequest, cluster.lost(EndTxnRequest))
         with pytest.raises(DeadlineExceededError):
             zombie.commit(timeout=0.2)
