@@ -108,6 +108,10 @@ class World:
         self.by_id = self.rng.random() < 0.6
         self.recreates = self.rng.random() < 0.5
         self.is_doubtful = self.ended = False
+        self.unsure: set[Batch] = set()
+        """Those that have an attempt with an unknown outcome."""
+        self.split_in_doubt: set[int] = set()
+        """Places of those that were sent in halves, while no half is known to be in the log."""
         self.max_records = self.rng.choice([1, 3, 4])
         self.expires = self.rng.random() < 0.7
 
@@ -168,6 +172,8 @@ class World:
             sent_before = [*self.partition.in_flight, *self.partition.waiting]
             is_early = code is E.NONE and any(one.order < batch.order for one in sent_before)
             self.is_doubtful |= is_early or code is E.UNKNOWN_TOPIC_OR_PARTITION
+            if code in APPLIED_OR_NOT:
+                self.unsure.add(batch)
             cause = BrokerError(code, "Produce")
             self.act(self.partition.answered(batch, code, cause, self.now, by_id=self.by_id), batch)
 
@@ -180,6 +186,7 @@ class World:
         self.answers[node_id].clear()
         self.sent[node_id].clear()
         for batch in [*answered, *(packet.batch for packet in packets)]:
+            self.unsure.add(batch)
             self.act(self.partition.lost(batch, NetworkError("lost"), self.now), batch)
 
     def expire(self) -> None:
@@ -207,6 +214,8 @@ class World:
     def act(self, verdict: Verdict | None, batch: Batch) -> None:
         match verdict:
             case Delivered():
+                if len(batch.order) > 1:
+                    self.split_in_doubt.discard(batch.order[0])
                 if not batch.ended:
                     self.end(batch, DeliveryStatus.PERSISTED)
             case Retry(refresh=True):
@@ -215,6 +224,8 @@ class World:
                 if not self.by_id or self.rng.random() < 0.6:
                     self.known_id = len(self.logs)
             case Split():
+                if batch in self.unsure:
+                    self.split_in_doubt.add(batch.order[0])
                 ids = self.records[batch]
                 parts = ids[: len(ids) // 2], ids[len(ids) // 2 :]
                 halves = [self.make(part, (*batch.order, place)) for place, part in enumerate(parts)]
@@ -224,7 +235,7 @@ class World:
                 self.give_up([batch])
             case Failed():
                 may_be_another = len(self.logs) > 1 or (self.is_doubtful and not self.by_id)
-                may_end = may_be_another or batch.sending.of_indefinite
+                may_end = may_be_another or batch.order[0] in self.split_in_doubt
                 assert may_end, f"{verdict} of {batch}, though the broker lost nothing"
                 self.ended = True
                 self.give_up(self.partition.unended())

@@ -73,13 +73,19 @@ class SendingState:
     identity: ProducerIdentity | None = None
     base_sequence: int = -1
     indefinite: bool = False
-    """True if an attempt with an unknown outcome was made."""
+    """True if an attempt with an unknown outcome was made, of it or of one that it is a half of."""
+    unheard: bool = False
+    """True if it was one of its own."""
     last_error: Exception | None = None
     again: bool = False
     """True for a half of one that was sent: it goes alone, as one that is sent again."""
     of_indefinite: bool = False
     """True for a half of one that may be in the log as a whole: as brokers don't recognise halves, it may be
-    there where it is out of order."""
+    there where it is out of order. That one of the halves is in the log shows that the whole is not."""
+
+    def note_unheard(self) -> None:
+        """An attempt has an unknown outcome."""
+        self.indefinite = self.unheard = True
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -266,7 +266,8 @@ class PartitionQueue:
         """
         assert batch.spilled is not None
         batch.data = memoryview(data)
-        batch.sending.indefinite |= batch.spilled.possibly_persisted
+        if batch.spilled.possibly_persisted:
+            batch.sending.note_unheard()
         if batch.sending.attempts == 0:
             read_numbers(batch)
 
@@ -343,7 +344,7 @@ class PartitionQueue:
         """No answer for ``batch`` will come, and it may be in the log: send the same bytes again."""
         self._came_back(batch)
         self._begin_turn(now)
-        batch.sending.indefinite = True
+        batch.sending.note_unheard()
         batch.sending.last_error = cause
         if batch.ended:
             return None
@@ -353,7 +354,8 @@ class PartitionQueue:
         """``batches`` end undelivered. Those in flight may be in the log; their answers still count."""
         gone, waiting = set(batches), set(self._waiting)
         for batch in batches:
-            batch.sending.indefinite |= batch.sending.attempts > 0 and batch not in waiting
+            if batch.sending.attempts > 0 and batch not in waiting:
+                batch.sending.note_unheard()
         if self._sequence is not None:
             self._sequence.leave_gap(batches)
         self._waiting = deque(batch for batch in self._waiting if batch not in gone)
@@ -374,7 +376,7 @@ class PartitionQueue:
         for half in halves:
             half.sending.again = batch.sending.again or batch.sending.attempts > 0
             half.sending.indefinite = batch.sending.indefinite
-            half.sending.of_indefinite = batch.sending.indefinite
+            half.sending.of_indefinite = batch.sending.of_indefinite or batch.sending.unheard
 
     def replace(self, batch: Batch, halves: Sequence[Batch]) -> None:
         """``halves`` wait in the place of ``batch``."""
@@ -565,9 +567,15 @@ class PartitionQueue:
             self._sequence.confirm(batch, now)
             if head_of_line or not by_id:
                 self._sequence.perhaps_recreated = not head_of_line
+        if batch.sending.of_indefinite:
+            # If the whole were there, too, this one would have been out of order.
+            for one in self._waiting:
+                if one.order[0] == batch.order[0]:
+                    one.sending.of_indefinite = False
 
     def _note_refusal(self, batch: Batch, code: ErrorCode, cause: BrokerError, by_id: bool) -> None:
-        batch.sending.indefinite |= is_indefinite(code)
+        if is_indefinite(code):
+            batch.sending.note_unheard()
         batch.sending.last_error = cause
         # With none in flight, none from behind can begin another topic before this one is sent again.
         denied_others = self._in_flight and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not by_id

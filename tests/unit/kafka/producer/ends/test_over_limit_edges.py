@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.brokers.produce_cluster import LOST_ANSWER, refused
+from support.brokers.produce_cluster import LOST_ANSWER, LOST_REQUEST, refused
 from support.producer.producing import TP, producing, wait_until
 from support.producer.sending_batches import batch
 
@@ -140,6 +140,22 @@ def test_a_record_that_may_be_in_the_log_is_said_to_be(cluster, settings):
         error = producer.send("t", value=b"x", partition=0).exception(60)
     assert (error.by_choice, error.status) == (True, DeliveryStatus.POSSIBLY_PERSISTED)
     assert "1 record possibly written" in str(error)
+
+
+@pytest.mark.parametrize("place", [1, 4, 6])
+@pytest.mark.parametrize("settings", [{}, SKIP, LETTERS], ids=["fail", "skip", "dead_letter"])
+def test_a_record_over_the_limit_costs_no_other_one_where_a_request_was_lost(cluster, settings, place):
+    """The batch may be in the log as a whole, until one of its parts is."""
+    cluster.told_max_message_bytes = 1_000_000
+    values = [b"%d" % i if i != place else LARGE for i in range(8)]
+    with producing(cluster, batch_records=8, linger_ms=60_000, **settings) as producer:
+        producer.send("t", value=b"first", partition=0)
+        producer.flush(60)
+        cluster.script(TP, LOST_REQUEST)
+        deliveries = [producer.send("t", value=value, partition=0) for value in values]
+        producer.flush(60)
+        assert [d.exception(0) is None for d in deliveries] == [i != place for i in range(8)]
+    assert cluster.values(TP) == [b"first", *(value for value in values if value is not LARGE)]
 
 
 def letter_writer(max_bytes, **config):

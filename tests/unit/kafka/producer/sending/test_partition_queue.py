@@ -99,6 +99,24 @@ def fill(partition: Partition, *orders: int, records: int = 1) -> list[Batch]:
     return added
 
 
+def split(partition: Partition, whole: Batch, now: float = 9) -> list[Batch]:
+    """Its halves, after it was sent and refused for its size."""
+    assert partition.ask(now=now) is whole
+    assert partition.answer(whole, E.MESSAGE_TOO_LARGE) == SPLIT
+    return halves_of(partition, whole)
+
+
+def halves_of(partition: Partition, whole: Batch) -> list[Batch]:
+    size = whole.records // 2
+    halves = [
+        Batch(TP, encode([b"a"] * size), size, 0, [], 0, (*whole.order, place), SendingState(0.0))
+        for place in (0, 1)
+    ]
+    partition.take_over(whole, halves)
+    partition.replace(whole, halves)
+    return halves
+
+
 def two_loaded(partition: Partition) -> list[Batch]:
     """Batches of the folder that may be in the log, with the numbers of their former producer."""
     loaded = []
@@ -1226,6 +1244,76 @@ class TestSplits:
         assert partition.ask(now=99) is half
         is_certain = first is E.NOT_ENOUGH_REPLICAS
         assert partition.answer(half, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == (RENUMBER if is_certain else FATAL)
+
+    @pytest.mark.parametrize("end", ["delivered", "a duplicate", "delivered late", "given up"])
+    def test_a_half_in_the_log_shows_that_the_whole_is_not_there(
+        self, partition: Partition, end: str
+    ) -> None:
+        confirmed(partition)
+        (whole,) = fill(partition, 1, records=4)
+        partition.ask()
+        partition.lost(whole, LOST, 0)
+        first, second = split(partition, whole)
+        assert partition.ask(now=9) is first
+        if end == "a duplicate":
+            partition.lost(first, LOST, 9)
+            assert partition.ask(now=99) is first
+        if end in ("delivered late", "given up"):
+            partition.given_up([first])
+            first.ended = True
+        code = {"a duplicate": E.DUPLICATE_SEQUENCE_NUMBER, "given up": E.INVALID_RECORD}.get(end, E.NONE)
+        partition.answer(first, code)
+        refused, last = split(partition, second, now=999)
+        assert last.sending.indefinite  # in a topic that was deleted, perhaps
+        assert partition.ask(now=9999) is refused
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.ask(now=9999) is last
+        verdict = partition.answer(last, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        assert verdict == (FATAL if end == "given up" else RENUMBER)
+
+    @pytest.mark.parametrize("lost", ["the half", "the whole behind it"])
+    def test_a_half_in_the_log_says_nothing_of_what_was_sent_later(
+        self, partition: Partition, lost: str
+    ) -> None:
+        confirmed(partition)
+        (whole,) = fill(partition, 1, records=4)
+        partition.ask()
+        partition.lost(whole, LOST, 0)
+        first, second = split(partition, whole)
+        if lost == "the whole behind it":
+            (other,) = fill(partition, 2, records=4)
+        assert partition.ask(now=9) is first
+        assert partition.answer(first) == DELIVERED
+        assert partition.ask(now=9) is second
+        if lost == "the whole behind it":
+            assert partition.answer(second) == DELIVERED
+            assert partition.ask(now=9) is other
+            second = other
+        partition.lost(second, LOST, 9)
+        refused, last = split(partition, second, now=99)
+        assert partition.ask(now=999) is refused
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.ask(now=999) is last
+        assert partition.answer(last, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
+
+    def test_the_half_of_another_says_nothing(self, partition: Partition) -> None:
+        confirmed(partition)
+        wholes = fill(partition, 1, 2, records=4)
+        partition.ask_all()
+        for one in wholes:
+            partition.lost(one, LOST, 0)
+        halves = split(partition, wholes[0])
+        refused, last = halves_of(partition, wholes[1])
+        for half in halves:
+            assert partition.ask(now=9) is half
+            assert partition.answer(half) == DELIVERED
+        assert partition.ask(now=9) is refused
+        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+        partition.given_up([refused])
+        assert partition.ask(now=9) is last
+        assert partition.answer(last, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == FATAL
 
     def test_halves_of_what_is_not_in_the_log_are_like_any_others(self, partition: Partition) -> None:
         (large,) = fill(partition, 1, records=2)
