@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 import pytest
 from support.hooks.fresh_seeds import try_seeds
+from support.producer.naive_log import Log
 from support.producer.sending_batches import TP, encode, numbers
 
 from spark_kafka_native.kafka.error_code import ErrorCode
@@ -51,35 +52,6 @@ class Packet:
     numbers: tuple[int, int, int]
     records: list[int]
     topic_id: int
-
-
-@dataclass
-class Log:
-    """What Kafka's ProducerStateManager does: five batches are remembered per producer id."""
-
-    records: list[int] = field(default_factory=list)
-    states: dict[int, tuple[int, deque[tuple[int, int]]]] = field(default_factory=dict)
-
-    def append(self, packet: Packet) -> ErrorCode:
-        producer_id, epoch, first = packet.numbers
-        last = first + len(packet.records) - 1
-        known = self.states.get(producer_id)
-        if known is not None and epoch < known[0]:
-            return E.INVALID_PRODUCER_EPOCH
-        if known is not None and epoch > known[0]:
-            if first:
-                return E.OUT_OF_ORDER_SEQUENCE_NUMBER
-            known = None
-        if known is None:
-            known = self.states[producer_id] = (epoch, deque(maxlen=5))
-        batches = known[1]
-        if (first, last) in batches:
-            return E.DUPLICATE_SEQUENCE_NUMBER if first % 2 else E.NONE
-        if batches and first != batches[-1][1] + 1:
-            return E.OUT_OF_ORDER_SEQUENCE_NUMBER
-        batches.append((first, last))
-        self.records += packet.records
-        return E.NONE
 
 
 class World:
@@ -162,7 +134,7 @@ class World:
             return self.rng.choice(NOT_APPLIED + APPLIED_OR_NOT)
         if fault < 0.08:
             return E.INVALID_RECORD
-        code = self.logs[-1].append(packet)
+        code = self.logs[-1].append(packet.numbers, packet.records)
         return self.rng.choice(APPLIED_OR_NOT) if fault < 0.13 else code
 
     def hear(self, node_id: int) -> None:

@@ -40,6 +40,10 @@ class ProducerId:
         """InitProducerId was answered."""
         self.current = identity
 
+    def give_up(self) -> None:
+        """InitProducerId has to bring another producer id. Batches with numbers of this one keep them."""
+        self.current = None
+
     def bump_epoch(self) -> ProducerIdentity | None:
         """The identity under an epoch that no broker has seen; None where InitProducerId has to bring one."""
         if self.current is None or not self.may_bump_epoch:

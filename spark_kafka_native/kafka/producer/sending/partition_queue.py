@@ -491,6 +491,8 @@ class PartitionQueue:
 
     def _send_numbered(self, batch: Batch, sequence: PartitionSequence, producer_id: ProducerId) -> Step:
         if self._starts_anew(batch, sequence):
+            if _fences_others(batch, producer_id):
+                producer_id.give_up()
             identity = producer_id.bump_epoch()
             if identity is None:
                 return NeedProducerId()
@@ -626,6 +628,15 @@ class PartitionQueue:
 
 def _not_read(batch: Batch) -> bool:
     return batch.spilled is not None and not batch.data
+
+
+def _fences_others(batch: Batch, producer_id: ProducerId) -> bool:
+    """True if a raised epoch would fence the numbers of batches that are in the log, behind the one that
+    ``batch`` is a half of, and come from the spill folder, too: the broker could not recognise them."""
+    former, current = batch.sending.identity, producer_id.current
+    if former is None or current is None:
+        return False
+    return batch.sending.of_indefinite and former.producer_id == current.producer_id
 
 
 def _has_own_numbers(batch: Batch) -> bool:

@@ -274,6 +274,29 @@ def test_a_producer_that_ends_waits_for_the_answer_to_a_try(cluster, tmp_path):
     assert is_empty(tmp_path)
 
 
+@pytest.mark.parametrize("records", [2, 4])
+def test_only_halves_of_a_batch_in_doubt_may_be_doubled(cluster, tmp_path, caplog, records):
+    """They get new numbers; the batches behind it are in the log, too, and are recognised by theirs."""
+    cluster.told_max_message_bytes = 1_000_000
+    with open_producer(cluster, tmp_path, batch_records=records, linger_ms=1_000) as producer:
+        for value in numbers(0, records):
+            last = producer.send("t", value=value, partition=0)
+        last.result(60)
+        in_doubt, refusal = Step(True, ErrorCode.REQUEST_TIMED_OUT), refused(ErrorCode.NOT_ENOUGH_REPLICAS)
+        cluster.script(TP, *[in_doubt] * 3, *[refusal] * 10_000)
+        values = [*(b"%d" % i + b"x" * 1_000 for i in range(records)), *numbers(0, 2 * records)]
+        deliveries = [producer.send("t", value=value, partition=0) for value in values]
+        assert all(delivery.exception(60).spilled for delivery in deliveries)
+        before = cluster.values(TP)
+        cluster.max_message_bytes = 1_500
+        cluster.scripts.clear()
+        eventually(lambda: is_empty(tmp_path))
+        producer.send("t", value=b"last", partition=0).result(60)
+    assert before == [*numbers(0, records), *values]
+    assert cluster.values(TP) == [*before, *values[:records], b"last"]
+    assert "its halves may be duplicates" in caplog.text
+
+
 FAULTS = (
     LOST_ANSWER,
     LOST_REQUEST,
