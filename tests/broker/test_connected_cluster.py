@@ -24,6 +24,7 @@ from spark_kafka_native.kafka import (
     TopicPartition,
     UnsupportedVersionError,
 )
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.consumer import fetch_once
 from spark_kafka_native.kafka.protocol.api.fetch import FetchRequest
 from spark_kafka_native.kafka.protocol.api.metadata import MetadataRequest
@@ -48,7 +49,8 @@ def filled(kafka: Any, topic: str) -> str:
     return topic
 
 
-def test_what_there_is(cluster: Cluster, filled: str) -> None:
+def test_what_there_is(cluster: Cluster, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry_policy, "KNOWN_TOPIC_WAIT_MS", 1_000)  # for a missing partition
     [broker] = cluster.brokers()
     assert cluster.controller() == broker
     assert cluster.cluster_id

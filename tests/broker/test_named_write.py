@@ -41,7 +41,7 @@ from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowCol
 
 pytestmark = pytest.mark.broker
 PARTITIONS, ROWS, TASKS = 2, 24, 3
-ROUNDS = int(os.environ.get("NAMED_WRITE_ROUNDS", "12"))
+ROUNDS = int(os.environ.get("NAMED_WRITE_ROUNDS", "6"))
 SEED = int(os.environ.get("NAMED_WRITE_SEED", "1"))
 WRITE_ID = "nightly-2026-11-22"
 

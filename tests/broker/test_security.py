@@ -23,6 +23,7 @@ import pytest
 from support.consumer.reading import Reading, records_of
 
 from spark_kafka_native.kafka.admin import Admin, NewTopic
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.config.client_config import ClientConfig, ProducerConfig
 from spark_kafka_native.kafka.config.jaas import OAUTHBEARER_MODULE, SCRAM_MODULE
 from spark_kafka_native.kafka.errors import AuthenticationError, BrokerError, KafkaError
@@ -243,7 +244,10 @@ def test_a_refusal_is_final_and_in_time(
 
 
 @pytest.mark.parametrize(("protocol", "listener"), list(itertools.permutations(LISTENERS, 2)))
-def test_the_wrong_security_protocol_is_named(secured: EmbeddedKafka, protocol: str, listener: str) -> None:
+def test_the_wrong_security_protocol_is_named(
+    secured: EmbeddedKafka, protocol: str, listener: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_policy, "HANG_UP_WAIT_MS", 1_000)
     given = sasl("SCRAM-SHA-256") if protocol.startswith("SASL") else {}
     settings = options(secured, protocol, **given) | {
         "bootstrap.servers": secured.bootstrap_servers_for(listener)

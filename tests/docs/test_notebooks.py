@@ -1,13 +1,17 @@
 """The notebooks run top to bottom, as they are, and their committed outputs hold no error."""
 
 import asyncio
+import random
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from support.hooks.fresh_seeds import run_seed
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+DRAWN = random.Random(run_seed()).sample(NOTEBOOKS, 2)
+"""Each takes a minute: a run of the tests tries these two; `make soak` with its seed tries the others."""
 
 
 def test_there_are_notebooks() -> None:
@@ -17,7 +21,10 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.spark
 @pytest.mark.broker
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[] if path in DRAWN else pytest.mark.soak) for path in NOTEBOOKS],
+)
 def test_a_notebook_runs_top_to_bottom(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
 

@@ -27,6 +27,7 @@ from spark_kafka_native.cli.options import CommandParser, number
 from spark_kafka_native.cli.record_lines import ShownRecord, parse_format
 from spark_kafka_native.cli.typed_records import given_formats
 from spark_kafka_native.formats.json.json_text import JsonText
+from spark_kafka_native.kafka.cluster import retry_policy
 from spark_kafka_native.kafka.errors import ConfigError
 from spark_kafka_native.kafka.model import OffsetAt
 from spark_kafka_native.testing import MockBroker
@@ -386,7 +387,10 @@ def test_unknown_properties_are_named(capsys: pytest.CaptureFixture[str]) -> Non
     assert "did you mean 'isolation.level'" in capsys.readouterr().err
 
 
-def test_a_secret_is_in_no_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_is_in_no_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_policy, "UNREACHABLE_WAIT_MS", 100)
     file = tmp_path / "client.properties"
     file.write_text("sasl.password=geheim\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAN\n")
     assert main(["topics", "-b", "localhost:1", "--config", str(file)]) == 1
