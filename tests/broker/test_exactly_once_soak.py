@@ -127,7 +127,7 @@ def soak(
 
 @pytest.mark.timeout(900)
 def test_each_row_once_whoever_dies(tmp_path: Path, topic: str) -> None:
-    soak(tmp_path, topic, records=10_000, rows=320, kills=5, driver_kills=3, seed=1, timeout_s=700)
+    soak(tmp_path, topic, records=10_000, rows=320, kills=8, driver_kills=3, seed=1, timeout_s=700)
 
 
 @pytest.mark.soak
