@@ -11,6 +11,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from support.brokers.in_sync import await_partitions
 from support.consumer.reading import Reading, wait_until
 
 from spark_kafka_native.kafka.admin import Admin, NewTopic
@@ -274,6 +275,7 @@ def test_a_partition_moves_to_other_brokers_and_gets_its_preferred_leader(
     admin = Admin(Reading(kafka_cluster.bootstrap_servers).router)
     moved = f"{filled}-moved"
     admin.create_topics([NewTopic(name=moved, replicas=[[1, 2], [2, 3]])])
+    await_partitions(kafka_cluster, moved, 2)  # each question below may go to any broker
     tp = TopicPartition(moved, 0)
 
     def replicas() -> tuple[int, ...]:
