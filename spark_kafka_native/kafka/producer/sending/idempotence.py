@@ -49,7 +49,7 @@ class ProducerId:
         if self.current is None or not self.may_bump_epoch:
             return None
         if self.current.producer_epoch >= MAX_EPOCH:
-            self.current = None
+            self.give_up()
             return None
         self.current = self.current._replace(producer_epoch=self.current.producer_epoch + 1)
         return self.current

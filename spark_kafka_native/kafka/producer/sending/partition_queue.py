@@ -511,10 +511,10 @@ class PartitionQueue:
         """True if ``batch`` and those behind it get new numbers."""
         if self._phase is not Phase.RENUMBERING:
             return sequence.gap and self._all_unnumbered()
-        if not (_has_own_numbers(batch) and self._may_be_overtaken(sequence, batch)):
+        if not self._may_be_overtaken(sequence, batch):
             return True
-        # The answers since it was refused have shown that. Refused once more, it ends the producer, and so
-        # does the next one if this one is given up.
+        # Since it was refused, answers have shown that it may be. Refused once more, it ends the producer,
+        # and so does the next one if this one is given up.
         self._move(QueueEvent.NUMBERED_ANEW)
         return False
 
@@ -550,8 +550,10 @@ class PartitionQueue:
         return sequence.gap and not self._may_be_overtaken(sequence, batch)
 
     def _may_be_overtaken(self, sequence: PartitionSequence, batch: Batch) -> bool:
-        """True if by the answers one from behind ``batch`` may be in a topic that was created again."""
-        return sequence.perhaps_recreated and self._may_be_passed(sequence, batch)
+        """True if by the answers one from behind ``batch``, which was not read from the spill folder, may be
+        in a topic that was created again."""
+        is_in_doubt = _has_own_numbers(batch) and sequence.perhaps_recreated
+        return is_in_doubt and self._may_be_passed(sequence, batch)
 
     def _may_be_passed(self, sequence: PartitionSequence, batch: Batch) -> bool:
         """True if one from behind ``batch`` is, or may be, in a log."""
@@ -591,8 +593,7 @@ class PartitionQueue:
     def _may_renumber(self, batch: Batch) -> bool:
         if self._producer_id is None or self._sequence is None:
             return True
-        is_doubtful = _has_own_numbers(batch) and self._may_be_overtaken(self._sequence, batch)
-        return self._producer_id.may_bump_epoch and not is_doubtful
+        return self._producer_id.may_bump_epoch and not self._may_be_overtaken(self._sequence, batch)
 
     def _try_again(self, batch: Batch, code: ErrorCode | None, now: float) -> Failed | None:
         """Put ``batch`` back to be sent again; returns why that is pointless, if it is."""

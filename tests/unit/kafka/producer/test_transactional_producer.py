@@ -216,19 +216,18 @@ def test_a_request_whose_answer_is_lost_late_or_doubled_changes_nothing(
     with producing(cluster, version) as producer:
         transact(producer, "a", 0)
         producer.commit()
-        answer: Any = {
-            "lost": cluster.lost(request_class),
-            "unsent": HangUp,
-            "late": cluster.late(request_class, 0.35),
-            "delayed": cluster.delayed(request_class, 0.35),
-            "doubled": cluster.doubled(request_class),
-        }[fault]
-        if (request_class, fault) == (InitProducerIdRequest, "delayed"):
+        delayed: tuple[Any, ...] = (cluster.delayed(request_class, 0.35),)
+        if request_class is InitProducerIdRequest:
             # In the middle of the next transaction it would end that one, with an error.
-            for one in cluster.overtaken(request_class):
-                cluster[1].push(request_class, one)
-        else:
-            cluster[1].push(request_class, answer)
+            delayed = cluster.overtaken(request_class)
+        answers: tuple[Any, ...] = {
+            "lost": (cluster.lost(request_class),),
+            "unsent": (HangUp,),
+            "late": (cluster.late(request_class, 0.35),),
+            "delayed": delayed,
+            "doubled": (cluster.doubled(request_class),),
+        }[fault]
+        cluster[1].push(request_class, *answers)
         if request_class is InitProducerIdRequest and version == 2:
             producer.close()
         with producing(cluster, version) if producer.closed else _same(producer) as second:

@@ -117,6 +117,18 @@ def halves_of(partition: Partition, whole: Batch) -> list[Batch]:
     return halves
 
 
+def behind_a_refused(partition: Partition, count: int) -> list[Batch]:
+    """``count`` batches in flight behind one that was refused for good; the first has come back, to get new
+    numbers."""
+    confirmed(partition)
+    refused, first, *others = fill(partition, *range(1, count + 2))
+    partition.ask_all()
+    assert partition.answer(refused, E.INVALID_RECORD) == FAIL
+    partition.given_up([refused])
+    assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+    return [first, *others]
+
+
 def two_loaded(partition: Partition) -> list[Batch]:
     """Batches of the folder that may be in the log, with the numbers of their former producer."""
     loaded = []
@@ -632,12 +644,7 @@ class TestProducerId:
         self, partition: Partition, topic_id: UUID | None, end: str
     ) -> None:
         """The topic was created again between the two."""
-        confirmed(partition)
-        refused, first, last = fill(partition, 1, 2, 3)
-        partition.ask_all()
-        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
-        partition.given_up([refused])
-        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        first, last = behind_a_refused(partition, 2)
         if end == "delivered":
             assert partition.answer(last) == DELIVERED
         else:
@@ -650,12 +657,7 @@ class TestProducerId:
         self, partition: Partition
     ) -> None:
         """With new numbers the last one would be there twice, or the first one behind it."""
-        confirmed(partition)
-        refused, first, denied, last = fill(partition, 1, 2, 3, 4)
-        partition.ask_all()
-        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
-        partition.given_up([refused])
-        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        first, denied, last = behind_a_refused(partition, 3)
         partition.answer(denied, E.UNKNOWN_TOPIC_OR_PARTITION)
         partition.lost(last, LOST, 0)
         assert partition.ask(now=9) is first
@@ -667,12 +669,7 @@ class TestProducerId:
         self, partition: Partition, given_up: str
     ) -> None:
         """The first one was sent with its former numbers for this reason, and then given up."""
-        confirmed(partition)
-        refused, first, second, last = fill(partition, 1, 2, 3, 4)
-        partition.ask_all()
-        assert partition.answer(refused, E.INVALID_RECORD) == FAIL
-        partition.given_up([refused])
-        assert partition.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        first, second, last = behind_a_refused(partition, 3)
         assert partition.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RETRY
         assert partition.answer(last) == DELIVERED
         assert partition.ask(now=9) is first
@@ -737,12 +734,7 @@ class TestProducerId:
 
     def test_the_next_counts_where_a_refused_one_is_given_up(self, partition: Partition) -> None:
         """A topic that was created again after the refusal may have begun with it."""
-        confirmed(partition)
-        given_up, refused, denied, following, last = fill(partition, 1, 2, 3, 4, 5)
-        partition.ask_all()
-        assert partition.answer(given_up, E.INVALID_RECORD) == FAIL
-        partition.given_up([given_up])
-        assert partition.answer(refused, E.OUT_OF_ORDER_SEQUENCE_NUMBER) == RENUMBER
+        refused, denied, following, last = behind_a_refused(partition, 4)
         partition.answer(denied, E.UNKNOWN_TOPIC_OR_PARTITION)
         partition.lost(following, LOST, 0)
         partition.answer(last, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
