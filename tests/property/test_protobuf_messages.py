@@ -102,6 +102,8 @@ def test_random_messages_are_the_rows_that_they_are_one_by_one_and_back(name: st
 
 
 REFUSED, INCOMPLETE = "no message", "without a required field"
+START_GROUP = 3
+"""A wire type: the last three bits of a tag."""
 
 
 def is_twice(message: Any, one: Any) -> bool:
@@ -150,6 +152,8 @@ def test_broken_messages_get_the_verdict_of_the_reference_implementation(name: s
                 reason = decoded.bad.reasons[decoded.bad.rows.index(row)]
                 # The reference knows no range of times, and takes any bytes for text of proto2.
                 own = "out of the range" in reason or "invalid UTF-8" in reason
+                # It does not look at numbers within a group that it skips; Java does.
+                own |= "field number 0" in reason and any(byte & 7 == START_GROUP for byte in payload)
                 assert own or wanted in (REFUSED, INCOMPLETE)
             elif wanted == REFUSED:
                 seen["lenient"] += 1
@@ -157,7 +161,8 @@ def test_broken_messages_get_the_verdict_of_the_reference_implementation(name: s
                 seen["good"] += 1
                 assert {column: rows[row][column] for column in wanted} == wanted
 
-    try_seeds(check, f"broken messages {name}", range(5), seconds=SECONDS)
+    known = [*range(5), 1699575826]  # the last one: field number 0 in a group
+    try_seeds(check, f"broken messages {name}", known, seconds=SECONDS)
     assert seen["good"] > 5
     assert seen["bad"] > 20
     assert seen["lenient"] * 20 < seen["bad"]
