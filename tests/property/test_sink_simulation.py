@@ -1,8 +1,9 @@
-"""The exactly-once sink of a stream, while drivers of one query overlap, at random: each of them, and each of
-their tasks, stands still before any of its requests, goes on later, or dies there; requests and answers are
-lost, coordinators and leaders move, transactions are ended by others, and a later driver has another number
-of tasks. Readers with read_committed never see a row twice, and see all of a micro-batch once it is
-committed; in the end each row is there once, and micro-batches are in order.
+"""The exactly-once sink, while drivers of one query, or runs of one write with a name, overlap, at random:
+each of them, and each of their tasks, stands still before any of its requests, goes on later, or dies there;
+requests and answers are lost, coordinators and leaders move, transactions are ended by others, and a later
+driver has another number of tasks. Readers with read_committed never see a row twice, and see all of a
+micro-batch, or of a write, once it is committed; in the end each row is there once, and micro-batches are in
+order. Runs of a write that have other rows never mix.
 
 Brokers and clients have threads of their own; one process of the query runs at a time. So a seed gives the
 same story, not always the same run.
@@ -29,15 +30,24 @@ from spark_kafka_native.kafka.producer.sending.transaction_requests import init_
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write.driver.resumable_write import (
+    abort_resumable,
+    begin_resumable,
+    commit_resumable,
+)
 from spark_kafka_native.spark.write.driver.stream_commit import abort_transactions, commit_transactions
-from spark_kafka_native.spark.write.worker.transactional_task import BatchTask, write_once
-from spark_kafka_native.spark.write.write_options import WriteOptions
+from spark_kafka_native.spark.write.worker.transactional_task import (
+    BatchTask,
+    write_once,
+    write_resumable,
+)
+from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
 from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.mock.partition_log import BatchHeader, PartitionLog, read_records
 from spark_kafka_native.testing.mock.script import Effect, MockRequest
 
-SIMULATIONS = int(os.environ.get("SINK_SIMULATIONS", "6"))
+SIMULATIONS = int(os.environ.get("SINK_SIMULATIONS", "4"))
 BATCHES, ROWS, PARTITIONS = 4, 6, 2
 STEPS = 60
 WITHIN_S = 120
@@ -105,11 +115,15 @@ class Process:
 
 @dataclass(eq=False)
 class Driver:
-    """One life of the query: a micro-batch after the other, with the same number of tasks each."""
+    """One life of the query: a micro-batch after the other, with the same number of tasks each. Or a run of
+    the write."""
 
     tasks: int
     batch_id: int
+    """Of a write: which of the sets of rows it has."""
     name: str
+    run: Any = None
+    """Of a write: the outcome of its beginning."""
     messages: list[KafkaCommitMessage | None] = field(default_factory=list)
     process: Process | None = None
     step: str = "task"
@@ -120,6 +134,9 @@ class Driver:
 
 class World:
     """The brokers, and the drivers with their tasks."""
+
+    batch_count = BATCHES
+    first_step = "task"
 
     def __init__(self, seed: int, broker: MockBroker) -> None:
         self.rng = random.Random(seed)
@@ -135,16 +152,13 @@ class World:
         self.committed = 0
         """The number of micro-batches in the query's commit log."""
         self.batches = [
-            sorted(self.rng.sample(range(ROWS), self.rng.randint(1, ROWS))) for _ in range(BATCHES)
+            sorted(self.rng.sample(range(ROWS), self.rng.randint(0, ROWS))) for _ in range(BATCHES)
         ]
         """The rows of each: a task may have none."""
         self.given = SETTINGS | {"kafka.bootstrap.servers": broker.bootstrap_servers}
         if self.rng.random() < 0.5:
             broker.create_topic("m", configs={"cleanup.policy": "compact"})
             self.given["transactionMarkerTopic"] = "m"
-        self.forgets = "transactionMarkerTopic" not in self.given and self.rng.random() < 0.5
-        self.forgotten = False
-        """True once an intent has expired: the query may be refused for good."""
         self.log: list[str] = []
         for api in DENIALS:
             broker.on(api, times=None).choose(self.choose)
@@ -193,13 +207,16 @@ class World:
 
     def start_driver(self, tasks: int | None = None) -> Driver:
         self.lives += 1
-        count = self.rng.randint(1, 3) if tasks is None else tasks
-        is_rolled_back = self.chaos and self.committed and self.rng.random() < 0.1  # its checkpoint
-        begins_at = self.rng.randrange(self.committed) if is_rolled_back else self.committed
-        driver = Driver(count, begins_at, f"d{self.lives}")
+        driver = Driver(tasks or self.rng.randint(1, 3), self.first_batch(), f"d{self.lives}")
+        driver.step = self.first_step
         self.drivers.append(driver)
-        self.note(f"{driver.name} begins at {driver.batch_id} with {count} tasks")
+        self.note(f"{driver.name} begins at {driver.batch_id} with {driver.tasks} tasks")
         return driver
+
+    def first_batch(self) -> int:
+        """The one that the checkpoint names, which may have been rolled back."""
+        is_rolled_back = self.committed == self.batch_count or (self.chaos and self.rng.random() < 0.1)
+        return self.rng.randrange(self.committed) if self.committed and is_rolled_back else self.committed
 
     def note(self, what: str) -> None:
         self.log.append(what)
@@ -217,23 +234,24 @@ class World:
             self.asleep.append(driver)
 
     def next_process(self, driver: Driver) -> Process:
-        name, batch_id, messages = f"{driver.name}-{len(self.processes)}", driver.batch_id, [*driver.messages]
+        name = f"{driver.name}-{len(self.processes)}"
         options = self.options(name)
-        once = options.exactly_once
-        assert once is not None
-        work: Callable[[], Any]
-        if driver.step == "task":
-            task = BatchTask(query_id="q", batch_id=batch_id, partition=len(messages))
-            rows = self.rows(batch_id, task.partition, driver.tasks)
-            work = partial(write_once, rows, COLUMNS, options, once, task)
-        elif driver.step == "commit":
-            work = partial(commit_transactions, messages, batch_id, options, once, is_first=driver.is_first)
-        else:
-            messages += [None] * (driver.tasks - len(messages))
-            work = partial(abort_transactions, messages, options, batch_id)
+        assert options.exactly_once is not None
+        work = self.work_of(driver, options, options.exactly_once)
         process = self.processes[name] = Process(name, work, self.changed, driver.step == "commit")
         process.start()
         return process
+
+    def work_of(self, driver: Driver, options: WriteOptions, once: ExactlyOnce) -> Callable[[], Any]:
+        batch_id, messages = driver.batch_id, [*driver.messages]
+        if driver.step == "task":
+            task = BatchTask(query_id="q", batch_id=batch_id, partition=len(messages))
+            rows = self.rows(batch_id, task.partition, driver.tasks)
+            return partial(write_once, rows, COLUMNS, options, once, task)
+        if driver.step == "commit":
+            return partial(commit_transactions, messages, batch_id, options, once, is_first=driver.is_first)
+        messages += [None] * (driver.tasks - len(messages))
+        return partial(abort_transactions, messages, options, batch_id)
 
     def take(self, driver: Driver, outcome: Any) -> None:
         """What Spark does when a process of a driver has ended."""
@@ -243,10 +261,12 @@ class World:
             if not isinstance(outcome, KafkaError):
                 raise outcome
             driver.failures += 1
-            if driver.step == "abort":
+            if driver.step in ("begin", "abort"):
                 self.end(driver)
             elif driver.step == "commit" or driver.failures > 1:
                 driver.step = "abort"
+        elif driver.step == "begin":
+            driver.run, driver.step = outcome, "task"
         elif driver.step == "task":
             driver.messages.append(outcome)
             driver.step = "commit" if len(driver.messages) == driver.tasks else "task"
@@ -263,7 +283,7 @@ class World:
         self.committed += 1
         driver.batch_id, driver.messages, driver.step = self.committed, [], "task"
         driver.is_first, driver.failures = False, 0
-        if self.committed == BATCHES:
+        if self.committed == self.batch_count:
             self.end(driver)
 
     def end(self, driver: Driver) -> None:
@@ -275,7 +295,7 @@ class World:
     def step(self) -> None:
         fate = self.rng.random()
         if not self.drivers:
-            if self.committed < BATCHES:
+            if self.committed < self.batch_count or self.rng.random() < 0.1:
                 self.start_driver()
         elif fate < 0.06 and self.asleep:
             self.wake(self.rng.randrange(len(self.asleep)))
@@ -289,10 +309,8 @@ class World:
             self.go_on(self.rng.choice(self.late))
         elif fate < 0.95:
             self.move()
-        elif fate < 0.97 or not self.forgets:
-            self.fence()
         else:
-            self.forget()
+            self.fence()
         self.check_once()
 
     def wake(self, place: int) -> None:
@@ -346,15 +364,6 @@ class World:
             self.note(f"{name} expires")
             init_producer_id(self.router, name, TRANSACTION_MS, None, Deadline.after_ms(60_000))
 
-    def forget(self) -> None:
-        """The offset that is the intent expires."""
-        with self.broker.cluster.changed:
-            known = self.broker.groups.by_id.get("pykafka-q")
-            if known is not None and known.committed:
-                self.note("the intent expires")
-                self.forgotten = True
-                known.committed.clear()
-
     # What must hold.
 
     def seen(self) -> list[list[tuple[int, ...]]]:
@@ -381,14 +390,17 @@ class World:
             self.broker.start(node_id)
         self.drain(lambda: self.rng.random() < 0.5)
         for number in range(60):
-            if self.committed == BATCHES:
+            if self.committed == self.batch_count:
                 break
             driver = self.start_driver(1 + number % 3)
             while not driver.ended:
                 self.advance(driver)
-        assert self.committed == BATCHES or self.forgotten, "the query does not end"
+        assert self.committed == self.batch_count, "it does not end"
         self.drain(lambda: True)
         self.check_once()
+        self.check_end()
+
+    def check_end(self) -> None:
         for batch_id in range(self.committed):
             self.check_complete(batch_id)
         for part in self.seen():
@@ -405,6 +417,46 @@ class World:
                 self.go_on(process)
 
 
+class NamedWrite(World):
+    """Runs of one write with a name: any number of tasks, and one of some sets of rows."""
+
+    batch_count = 1
+    first_step = "begin"
+
+    def __init__(self, seed: int, broker: MockBroker) -> None:
+        super().__init__(seed, broker)
+        self.given |= {"writeId": "nightly"}
+
+    def first_batch(self) -> int:
+        return self.rng.randrange(2)
+
+    def work_of(self, driver: Driver, options: WriteOptions, once: ExactlyOnce) -> Callable[[], Any]:
+        run, messages = driver.run, [*driver.messages]
+        if driver.step == "begin":
+            return lambda: begin_resumable(router_for(options.client), options, once, "nightly")
+        if driver.step == "task":
+            rows = self.rows(driver.batch_id, len(messages), driver.tasks)
+            return partial(write_resumable, run, rows, COLUMNS, options, len(messages))
+        if driver.step == "commit":
+            return partial(commit_resumable, run, messages, options)
+        messages += [None] * (driver.tasks - len(messages))
+        return partial(abort_resumable, run, messages, options)
+
+    def log_commit(self, driver: Driver) -> None:
+        # One without rows binds no other.
+        self.committed |= bool(self.batches[driver.batch_id]) or not any(self.batches[:2])
+        self.end(driver)
+
+    def check_once(self) -> None:
+        super().check_once()
+        sets = {batch_id for part in self.seen() for batch_id, _ in part}
+        assert len(sets) < 2, f"rows of two runs: {self.seen()}"
+
+    def check_end(self) -> None:
+        for batch_id in {batch_id for part in self.seen() for batch_id, _ in part}:
+            self.check_complete(batch_id)
+
+
 def _committed(log: PartitionLog) -> Iterator[tuple[int, ...]]:
     for batch in log.batches:
         header = BatchHeader.read(batch)
@@ -416,14 +468,12 @@ def _committed(log: PartitionLog) -> Iterator[tuple[int, ...]]:
                 yield tuple(map(int, (record.value or b"").split(b"-")))
 
 
-def simulate(seed: int) -> None:
+def simulate(made: type[World], seed: int) -> None:
     with MockBroker(2) as broker:
         broker.create_topic("t", PARTITIONS)
-        world = World(seed, broker)
+        world = made(seed, broker)
         try:
             for _ in range(STEPS):
-                if world.committed == BATCHES and not world.drivers:
-                    break
                 world.step()
             world.finish()
         except BaseException as error:
@@ -437,9 +487,11 @@ def simulate(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SIMULATIONS))
-def test_overlapping_drivers_write_each_row_once(seed: int) -> None:
-    simulate(seed)
+@pytest.mark.parametrize("made", [World, NamedWrite])
+def test_overlapping_drivers_write_each_row_once(made: type[World], seed: int) -> None:
+    simulate(made, seed)
 
 
-def test_fresh_seeds() -> None:
-    try_seeds(simulate, "sink")
+@pytest.mark.parametrize("made", [World, NamedWrite])
+def test_fresh_seeds(made: type[World]) -> None:
+    try_seeds(partial(simulate, made), f"sink, {made.__name__}")
