@@ -426,6 +426,8 @@ class NamedWrite(World):
     def __init__(self, seed: int, broker: MockBroker) -> None:
         super().__init__(seed, broker)
         self.given |= {"writeId": "nightly"}
+        if self.rng.random() < 0.5:  # other rows, and as many
+            self.batches[1] = sorted(self.rng.sample(range(ROWS), len(self.batches[0])))
 
     def first_batch(self) -> int:
         return self.rng.randrange(2)
