@@ -75,6 +75,8 @@ def test_an_intent_is_kept_as_a_marker() -> None:
             None,
             "3 rows in 2 tasks for topic t .* began to commit 8 rows in 3 tasks for topic t",
         ),
+        # As many rows in as many tasks, but others in one of which nothing is committed.
+        (INTENT, [skipped(3, 7), written(0, 0), written(5, 9)], None, "began to commit 8 rows in 3 tasks"),
         (replace(INTENT, topic="u"), ALL, None, "for topic t .* for topic u"),
         (replace(INTENT, topic=""), ALL, None, r"8 rows in 3 tasks \(hash"),
         (replace(INTENT, is_complete=True), ALL[:2], None, "completed 8 rows in 3 tasks"),
