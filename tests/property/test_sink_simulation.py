@@ -3,7 +3,8 @@ each of them, and each of their tasks, stands still before any of its requests, 
 requests and answers are lost, coordinators and leaders move, transactions are ended by others, and a later
 driver has another number of tasks. Readers with read_committed never see a row twice, and see all of a
 micro-batch, or of a write, once it is committed; in the end each row is there once, and micro-batches are in
-order. Runs of a write that have other rows never mix.
+order. Runs of a write that have other rows never mix, a write without a name is seen as a whole or not at
+all, and nothing is ever seen of a driver that has said so.
 
 Brokers and clients have threads of their own; one process of the query runs at a time. So a seed gives the
 same story, not always the same run.
@@ -13,12 +14,14 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -30,6 +33,8 @@ from spark_kafka_native.kafka.producer.sending.transaction_requests import init_
 from spark_kafka_native.kafka.runtime.deadline import Deadline
 from spark_kafka_native.spark.options.option import Scope
 from spark_kafka_native.spark.options.option_values import OptionValues
+from spark_kafka_native.spark.write.driver import atomic_write
+from spark_kafka_native.spark.write.driver.atomic_write import abort_atomic, begin_atomic, commit_atomic
 from spark_kafka_native.spark.write.driver.resumable_write import (
     abort_resumable,
     begin_resumable,
@@ -38,11 +43,12 @@ from spark_kafka_native.spark.write.driver.resumable_write import (
 from spark_kafka_native.spark.write.driver.stream_commit import abort_transactions, commit_transactions
 from spark_kafka_native.spark.write.worker.transactional_task import (
     BatchTask,
+    write_atomic,
     write_once,
     write_resumable,
 )
 from spark_kafka_native.spark.write.write_options import ExactlyOnce, WriteOptions
-from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns
+from spark_kafka_native.spark.write.write_task import KafkaCommitMessage, RowColumns, transactions_of
 from spark_kafka_native.testing import MockBroker
 from spark_kafka_native.testing.mock.partition_log import BatchHeader, PartitionLog, read_records
 from spark_kafka_native.testing.mock.script import Effect, MockRequest
@@ -77,6 +83,9 @@ DENIALS = {
     **dict.fromkeys(("Produce", "Metadata", "Fetch", "ListOffsets"), "TOPIC_AUTHORIZATION_FAILED"),
 }
 """The answers to a process that is dead: nothing of it is carried out, and it ends soon."""
+
+
+NOTHING = re.compile(r"committed nothing|[Nn]othing of (it|this run) (is committed|will be seen)")
 
 
 @dataclass(eq=False)
@@ -159,6 +168,8 @@ class World:
         if self.rng.random() < 0.5:
             broker.create_topic("m", configs={"cleanup.policy": "compact"})
             self.given["transactionMarkerTopic"] = "m"
+        self.void: set[tuple[int, int]] = set()
+        """Producer ids and epochs of drivers that have said that nothing of theirs is committed."""
         self.log: list[str] = []
         for api in DENIALS:
             broker.on(api, times=None).choose(self.choose)
@@ -261,6 +272,10 @@ class World:
             if not isinstance(outcome, KafkaError):
                 raise outcome
             driver.failures += 1
+            if driver.step == "commit" and NOTHING.search(str(outcome)):
+                self.void |= {
+                    (one.producer_id, one.producer_epoch) for one in transactions_of(driver.messages)
+                }
             if driver.step in ("begin", "abort"):
                 self.end(driver)
             elif driver.step == "commit" or driver.failures > 1:
@@ -370,9 +385,17 @@ class World:
         """Batch and row of each committed record, for each partition; also of those that readers get only
         once an earlier transaction has ended."""
         with self.broker.cluster.changed:
-            return [[*_committed(log)] for log in self.broker.cluster.topics["t"].partitions]
+            return [
+                [row for _, rows in _committed(log) for row in rows]
+                for log in self.broker.cluster.topics["t"].partitions
+            ]
 
     def check_once(self) -> None:
+        with self.broker.cluster.changed:
+            writers = {
+                who for log in self.broker.cluster.topics["t"].partitions for who, _ in _committed(log)
+            }
+        assert not writers & self.void, "rows of a driver that has committed nothing, as it said"
         counts = Counter(row for part in self.seen() for row in part)
         twice = [row for row, count in counts.items() if count > 1]
         assert not twice, f"visible more than once: {twice}"
@@ -459,19 +482,62 @@ class NamedWrite(World):
             self.check_complete(batch_id)
 
 
-def _committed(log: PartitionLog) -> Iterator[tuple[int, ...]]:
+class AtomicWrites(World):
+    """Writes without a name, one after the other, of one task each: other rows each time."""
+
+    batch_count = 1
+    first_step = "begin"
+
+    def __init__(self, seed: int, broker: MockBroker) -> None:
+        super().__init__(seed, broker)
+        self.given |= {"transactionalIdPrefix": "job"}
+        self.given.pop("transactionMarkerTopic", None)
+        self.batches *= 50
+
+    def start_driver(self, tasks: int | None = None) -> Driver:  # noqa: ARG002 - there is one
+        return super().start_driver(1)
+
+    def first_batch(self) -> int:
+        return self.lives
+
+    def work_of(self, driver: Driver, options: WriteOptions, once: ExactlyOnce) -> Callable[[], Any]:
+        if driver.step == "begin":
+            return lambda: begin_atomic(router_for(options.client), options, once)
+        if driver.step == "task":
+            rows = self.rows(driver.batch_id, 0, 1)
+            return partial(write_atomic, driver.run, rows, COLUMNS, options, 0)
+        if driver.step == "commit":
+            return partial(commit_atomic, driver.run, driver.messages, options)
+        return partial(abort_atomic, driver.run, driver.messages or [None], options)
+
+    def log_commit(self, driver: Driver) -> None:
+        self.committed = 1
+        self.end(driver)
+
+    def check_once(self) -> None:
+        super().check_once()
+        self.check_end()
+
+    def check_end(self) -> None:
+        for batch_id in {batch_id for part in self.seen() for batch_id, _ in part}:
+            self.check_complete(batch_id)
+
+
+def _committed(log: PartitionLog) -> Iterator[tuple[tuple[int, int], list[tuple[int, ...]]]]:
+    """Producer id and epoch of each committed batch, and its rows."""
     for batch in log.batches:
         header = BatchHeader.read(batch)
         at, producer_id = header.base_offset, header.producer_id
         is_open = log.open_transactions.get(producer_id, log.end_offset) <= at
         is_aborted = any(one == producer_id and first <= at <= end for one, first, end in log.aborted)
-        if not is_open and not is_aborted:
-            for record in read_records(log.topic, log.partition, batch):
-                yield tuple(map(int, (record.value or b"").split(b"-")))
+        values = [one.value or b"" for one in read_records(log.topic, log.partition, batch)]
+        if values and not is_open and not is_aborted:
+            rows = [tuple(map(int, value.split(b"-"))) for value in values]
+            yield (producer_id, header.producer_epoch), rows
 
 
 def simulate(made: type[World], seed: int) -> None:
-    with MockBroker(2) as broker:
+    with MockBroker(2) as broker, mock.patch.object(atomic_write, "_STRAGGLERS_S", 0.0):
         broker.create_topic("t", PARTITIONS)
         world = made(seed, broker)
         try:
@@ -489,11 +555,11 @@ def simulate(made: type[World], seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SIMULATIONS))
-@pytest.mark.parametrize("made", [World, NamedWrite])
+@pytest.mark.parametrize("made", [World, NamedWrite, AtomicWrites])
 def test_overlapping_drivers_write_each_row_once(made: type[World], seed: int) -> None:
     simulate(made, seed)
 
 
-@pytest.mark.parametrize("made", [World, NamedWrite])
+@pytest.mark.parametrize("made", [World, NamedWrite, AtomicWrites])
 def test_fresh_seeds(made: type[World]) -> None:
     try_seeds(partial(simulate, made), f"sink, {made.__name__}")
