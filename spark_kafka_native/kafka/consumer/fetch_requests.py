@@ -189,11 +189,17 @@ def read_offset_for_leader_epoch(
             if state is None:
                 continue
             error: KafkaError | None = None
+            position = state.position
             if data.error_code is not ErrorCode.NONE:
                 error = BrokerError(data.error_code, _epoch(state))
-            elif 0 <= data.end_offset < state.position.fetch_offset:
+            # An earlier epoch: the log lacks that of the last record, however far it reaches.
+            elif data.end_offset >= 0 and (
+                data.end_offset < position.fetch_offset
+                or 0 <= data.leader_epoch < position.last_fetched_epoch
+            ):
                 # All before that is handed out first.
-                error = LogTruncatedError(state.topic_partition, state.position.fetch_offset, data.end_offset)
+                end_offset = position.cut_at(data.end_offset)
+                error = LogTruncatedError(state.topic_partition, position.fetch_offset, end_offset)
             checked.append((state, error))
     lacking = "the leader's response lacks it"
     checked += [(state, IncompleteResponseError(f"{_epoch(state)}: {lacking}")) for state in missing.values()]

@@ -145,6 +145,13 @@ class FetchPosition:
         if self.fetch_offset == self.offset:
             self.last_fetched_epoch = self._offset_epoch
 
+    def cut_at(self, end_offset: int) -> int:
+        """Where the records end that were read and that the log may still have: it lacks the one before
+        `fetch_offset`. Its last epoch up to that of this record ends at ``end_offset``, perhaps behind it,
+        with other records.
+        """
+        return max(0, min(end_offset, self.fetch_offset - 1))
+
     def seek(self, offset: int, until_offset: int, leader_epoch: int = -1) -> None:
         """Continue from ``offset``, as if nothing had been read before but the record before it, which has
         this ``leader_epoch`` if it is known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -102,6 +103,25 @@ def test_an_epoch_that_ends_before_what_was_fetched_was_cut_back(end: int, cut: 
         return
     assert isinstance(error, LogTruncatedError)
     assert error.args == (TopicPartition("t", 0), 20, end)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "end", "cut_at"), [(3, 12, 12), (3, 20, 19), (0, 50, 19), (4, 50, None), (-1, 50, None)]
+)
+def test_a_log_that_lacks_the_epoch_was_cut_back_however_far_it_reaches(
+    epoch: int, end: int, cut_at: int | None
+) -> None:
+    """Its leader had records of an earlier epoch that no other broker had, and more of them."""
+    one = state(read_until=20, last_epoch=4)
+    [topic] = answer(("t", 0, end)).topics
+    told = EpochEndOffset(partition=0, error_code=ErrorCode.NONE, leader_epoch=epoch, end_offset=end)
+    response = OffsetForLeaderEpochResponse(topics=[replace(topic, partitions=[told])])
+    [(_, error)] = read_offset_for_leader_epoch(response, {one.topic_partition: one})
+    if cut_at is None:
+        assert error is None
+    else:
+        assert isinstance(error, LogTruncatedError)
+        assert (error.position, error.end_offset) == (20, cut_at)
 
 
 def test_each_partition_hears_its_own_answer() -> None:
