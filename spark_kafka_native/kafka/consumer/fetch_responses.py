@@ -216,7 +216,8 @@ def _apply(state: PartitionState, data: PartitionData, response: ResponseFacts, 
         if state.broker.replica is not None:  # a follower may lack the end of a log that its leader has
             state.leave_replica(response.now, rules.replica_s)
             return False
-        raise LogTruncatedError(state.topic_partition, state.position.offset, data.diverging_epoch.end_offset)
+        end_offset = state.position.cut_at(data.diverging_epoch.end_offset)
+        raise LogTruncatedError(state.topic_partition, state.position.offset, end_offset)
     if data.preferred_read_replica not in (-1, state.broker.node_id):
         _prefer(state, data, response, rules)
         return False

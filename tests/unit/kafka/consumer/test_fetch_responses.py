@@ -347,6 +347,16 @@ def test_a_diverging_epoch_ends_it() -> None:
     assert (one.error.position, one.error.end_offset) == (10, 0)
 
 
+@pytest.mark.parametrize("end_offset", [10, 50])
+def test_a_log_that_lacks_the_last_record_was_cut_before_it_however_far_it_reaches(end_offset: int) -> None:
+    """With records of an earlier epoch: a group commits up to where it was cut."""
+    one = state()
+    diverging = DivergingEpoch(epoch=3, end_offset=end_offset)
+    assert not apply_response(one, data(diverging_epoch=diverging), ANSWER, RULES)
+    assert isinstance(one.error, LogTruncatedError)
+    assert (one.error.position, one.error.end_offset) == (10, 9)
+
+
 def test_a_follower_whose_log_diverges_is_left_for_the_leader() -> None:
     one = follower()
     told = data(diverging_epoch=DivergingEpoch(epoch=3, end_offset=0))
