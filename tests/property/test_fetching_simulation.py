@@ -2,8 +2,7 @@
 answers lost, late, cut off and false, leaders that move and lag behind, followers that serve, transactions,
 compaction, retention, logs that are cut back, topics that are created again; while its caller seeks, pauses,
 gives back and goes away. Each record comes in the order of its log, from the position on, once. It skips none
-without an error or a reset, and those come only where a log has lost something. One world of 3,000 (2002905)
-does not come to its end, which is not explained yet: so no fresh seeds are tried.
+without an error or a reset, and those come only where a log has lost something.
 """
 
 from __future__ import annotations
@@ -381,7 +380,7 @@ class World:
 
     def add(self, tp: TopicPartition) -> None:
         if (partition := self.partition(tp)) is not None:
-            at = self.rng.randint(partition.start, max(partition.start, partition.led.high_watermark))
+            at = self.rng.randint(partition.led.start, max(partition.led.start, partition.led.high_watermark))
             self.readings[tp] = Reading(at, sought=at > partition.sure)
             self.reader.add(tp, at)
 
@@ -410,7 +409,7 @@ class World:
         if at is None:
             if partition is None:
                 return
-            at = self.rng.randint(partition.start, max(partition.start, partition.led.high_watermark))
+            at = self.rng.randint(partition.led.start, max(partition.led.start, partition.led.high_watermark))
             is_stray = self.strays and self.rng.random() < 0.2
             if is_stray:
                 at = self.rng.choice([partition.led.end + 3, 0])
